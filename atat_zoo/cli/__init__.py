@@ -1,4 +1,4 @@
-"""The command line `atat`: parse, call, print. A command's module is imported when the command is used."""
+"""The command line `atat`. It imports the module of a command when the command is used."""
 
 import errno
 import os
@@ -19,21 +19,21 @@ from atat_zoo.system.errors import Note, UserError, clip
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "zoo": ("zoo_command", "zoo", "List, show and check components and plugins."),
     "check": ("experiment_command", "check", "Report every mistake in an experiment file."),
-    "resolve": ("experiment_command", "resolve", "Print an experiment with every parameter in full."),
+    "resolve": ("experiment_command", "resolve", "Print an experiment with all its parameters."),
     "new": ("new_command", "new", "Create a plugin package, or an experiment file."),
     "data": ("data_command", "data", "Download text, build token shards, inspect them."),
     "ls": ("runs_command", "ls", "List runs with objective, step, bound, age and state."),
     "diff": ("runs_command", "diff", "Show the differences between two runs."),
     "watch": ("report_command", "watch", "Open a live dashboard of a run."),
     "train": ("train_command", "train", "Train an experiment, or resume a run."),
-    "study": ("study_command", "study", "Run a study: train arms × seeds and compare them."),
+    "study": ("study_command", "study", "Run a study: train arms × seeds and compare the arms."),
     "eval": ("evaluate_command", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare_command", "compare", "Compare runs on the same sequences and masks."),
-    "audit": ("audit_command", "audit", "Evaluate models in several ways, with published numbers."),
+    "audit": ("audit_command", "audit", "Evaluate models with several estimators and published protocols."),
     "importance": ("evaluate_command", "importance", "Measure how well importance predicts the per-token loss."),
     "judge": ("judge_command", "judge", "Generate text with a run and score it with a judge model."),
     "sample": ("sample_command", "sample", "Generate text."),
-    "infill": ("sample_command", "infill", "Infill the gaps of a text."),
+    "infill": ("sample_command", "infill", "Fill the gaps of a text."),
     "report": ("report_command", "report", "Write an HTML report of runs or of a study."),
     "bench": ("bench_command", "bench", "Benchmark the samplers of a run."),
 }
@@ -78,7 +78,7 @@ def atat(allow_pipe: bool) -> None:
 def run(command: click.Command, name: str) -> None:
     """Run a command; print all mistakes of the user at once, with exit code 2 and no traceback.
 
-    When the reader of a pipe goes away, as `head` does, click exits with code 1 and prints nothing.
+    When the reader of a pipe closes it, as `head` does, click exits with code 1 and prints nothing.
     """
     try:
         with warnings.catch_warnings():
@@ -104,26 +104,26 @@ def run(command: click.Command, name: str) -> None:
         code = 130
     except OSError as error:
         if error.errno in FULL:
-            problem = f"{error.filename or 'what this prints or writes'} cannot be written: {error.strerror}; free some"
-            _say(f"error: {problem} space, then run it again")
+            problem = f"{error.filename or 'the output'} cannot be written: {error.strerror}; free some space"
+            _say(f"error: {problem}, then run the command again")
         else:  # a name that is too long, links in a circle, no permission, a folder in place of a file
-            what = clip(error.filename or "a file or connection that this uses")
+            what = clip(error.filename or "a file or connection")
             reason = clip(error.strerror or str(error) or type(error).__name__)
-            _say(f"error: {what}: {reason}; name another one, or mend it")
+            _say(f"error: {what}: {reason}; pass another path or address, or repair this one")
         code = 2
     except Exception as error:
         from atat_zoo.system.machine import ran_out
 
         if not ran_out(error):
             raise
-        _say("error: this takes more memory than there is; lower the sizes, lengths and numbers in it")
+        _say("error: out of memory; lower the sizes, lengths and counts in the command or the experiment")
         code = 2
     _forget_unwritten()
     sys.exit(code)
 
 
 def _instead(error: click.NoSuchOption) -> str:
-    """Return what to type in place of an option that has another name here, or is a key."""
+    """Return what to type instead of an option that was renamed or is a key."""
     flag, command = error.option_name, error.ctx.command if error.ctx else None
     if command is None:
         return ""
@@ -138,13 +138,13 @@ def _instead(error: click.NoSuchOption) -> str:
 
 
 def _say(text: str) -> None:
-    """Print a line on standard error, if there is room for it."""
+    """Print a line to standard error, if it can be written."""
     with suppress(OSError):
         click.echo(text, err=True)
 
 
 def _forget_unwritten() -> None:
-    """Drop what a full disk has not taken: Python would try again at its end, and then end with a code of its own."""
+    """Drop output that a full disk did not accept; Python would write it again at exit and change the exit code."""
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
@@ -156,7 +156,7 @@ _show_others = warnings.showwarning
 
 
 def _show(message: Warning | str, category: type[Warning], *place: Any, **how: Any) -> None:
-    """Print a warning that is for the user as a sentence."""
+    """Print a `Note` as one sentence, and other warnings as Python does."""
     if issubclass(category, Note):
         from atat_zoo.cli.console import printable
 

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, each declared once, and the parsing of their values."""
+"""Shared arguments and options of commands, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ HELD_OUT = ("split", "bound", "metrics", "sequences", "mask_samples", "sequences
 
 
 def _step(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
-    """Return a step of a run, or which one it is: `newest` or `best`."""
+    """Return the number of a step, or `newest` or `best`."""
     if value is None or value in ("newest", "best"):
         return value
     if not value.isdecimal():
-        raise click.BadParameter(f"{value!r} is no step; give its number, newest or best")
+        raise click.BadParameter(f"{value!r} is not a step; pass a number, newest or best")
     return int(value)
 
 
 def count(flag: str, least: int, help: str, default: int | None = None, **how: Any) -> Callable[[_Command], _Command]:
-    """Return an option that takes a whole number, from `least` on; `flag` has its names, separated by spaces."""
+    """Return an option for an integer of at least `least`; `flag` has its names, separated by spaces."""
     how |= {"default": default, "show_default": default is not None, "help": help}
     return click.option(*flag.split(), type=click.IntRange(least), **how)
 
@@ -93,8 +93,8 @@ _OPTIONS = {
         "--device",
         default="auto",
         show_default=True,
-        help="cpu, gpu, or a torch device type such as mps; auto: a GPU if there is one; spread: split a large "
-        "model over all GPUs.",
+        help="cpu, gpu, or a torch device type such as mps; auto uses a GPU if there is one; spread splits a "
+        "large model over all GPUs.",
     ),
     "precision": _choice(
         "--precision", ["auto", "fp32", "bf16"], "Precision of the network; token sampling uses float64.", "auto"
@@ -118,7 +118,7 @@ class Output(click.Path):
 def output(*names: str, **how: Any) -> Callable[[_Command], _Command]:
     """Return an option for a path that the command writes, or an argument if its name has no dashes.
 
-    It is refused before anything is done where it names a file that the command reads, or one of a run.
+    The command raises a `UserError` before it starts if the path is a file that it reads or that belongs to a run.
     """
     how |= {"type": Output(path_type=Path)}
     option, declared = (click.option, click.Option) if names[0].startswith("-") else (click.argument, click.Argument)
@@ -137,9 +137,9 @@ def output(*names: str, **how: Any) -> Callable[[_Command], _Command]:
 
 
 def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
-    """Raise a `UserError` when a path that will be written is a file that is read, or belongs to a run.
+    """Raise a `UserError` if an output path is a file that the command reads, or belongs to a run.
 
-    Of what is read, everything that is no path of a file is left out.
+    Values in `reads` that are not paths of files are ignored.
     """
     if path is None:
         return
@@ -147,12 +147,12 @@ def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
         if isinstance(each, tuple):
             check_output(path, named, each)
         elif isinstance(each, str | Path) and str(each) and _is_same(path, Path(each)):
-            raise UserError(f"{named} {clip(path)}: the command reads {clip(each)}; name another one to write")
+            raise UserError(f"{named} {clip(path)}: the command reads {clip(each)}; pass another path to write to")
     from atat_zoo.experiment.runs import RunFolder
 
     for folder in Path(os.path.realpath(path)).parents:
         if RunFolder(folder).keeps(path):
-            raise UserError(f"{named} {clip(path)}: belongs to the run {clip(folder)}; name another one to write")
+            raise UserError(f"{named} {clip(path)}: belongs to the run {clip(folder)}; pass another path to write to")
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -163,10 +163,10 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def even(orders: int) -> int:
-    """Return a number of `--orders` of a bracket, or raise `UserError` when it is odd."""
+    """Return the value of `--orders` for a bracket; raise `UserError` if it is odd."""
     if orders % 2:
         raise UserError(
-            f"--orders {orders}: a bracket holds half of its orders against the others; name an even number"
+            f"--orders {orders}: a bracket compares one half of the orders with the other; pass an even number"
         )
     return orders
 
@@ -183,15 +183,15 @@ def options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def with_parts(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `bound` and `metrics` as specifications, before torch is imported."""
+    """Return the options with `bound` and `metrics` parsed into components; imports no torch."""
     metrics = tuple(named("metric", each) for each in given.pop("metrics", ())) or None
     return given | {"metrics": metrics} | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
 
 
 def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None) -> EvaluationSpec:
-    """Return an experiment's own [evaluation], changed by the options of the command line.
+    """Return an experiment's `[evaluation]` with the options of the command line applied.
 
-    On another corpus the split is one that it has, unless an option names one.
+    For another corpus, the split defaults to one that this corpus has.
     """
     plain: Any = own
     changes = {key: value for key, value in given.items() if value is not None}
@@ -224,8 +224,8 @@ def chosen(
         key, equals, _ = text.partition("=")
         if equals and key.split(".")[0].strip() not in CHANGED:
             raise UserError(
-                f"{text!r} on the command line: a run is trained already, and takes another sampler or guidance only, "
-                "like sampler.steps=32"
+                f"{text!r} on the command line: only the sampler and the guidance of a trained run can be changed; "
+                "pass a key such as sampler.steps=32"
             )
     model = RunFolder(run).model_at(step)
     table = described(model)["experiment"]
@@ -235,11 +235,11 @@ def chosen(
 
 
 def check_text(text: str, where: str) -> str:
-    """Return a text of the command line, or raise `UserError` when its bytes are not UTF-8."""
+    """Return a text of the command line; raise `UserError` if it is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{where} is no UTF-8; give the text in UTF-8") from None
+        raise UserError(f"{where} is not UTF-8; encode the text as UTF-8") from None
     return text
 
 
@@ -248,16 +248,16 @@ def lines_of(path: str) -> list[str]:
     name = "standard input" if path == "-" else path
     try:
         if path == "-" and sys.stdin is None:  # closed by the parent process
-            raise UserError("--file -: standard input is closed; name a file, or pipe text in")
+            raise UserError("--file -: standard input is closed; pass a file, or pipe text in")
         with nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:  # some devices never end
-            raise UserError(f"--file {path}: {name} is larger than {_LARGEST >> 20} MiB; give fewer texts at once")
+            raise UserError(f"--file {path}: {name} is larger than {_LARGEST >> 20} MiB; split it into smaller files")
         text = data.decode("utf-8")
     except OSError as error:
-        raise UserError(f"--file {path}: {name} cannot be read: {error.strerror}; name a text file") from None
+        raise UserError(f"--file {path}: {name} cannot be read: {error.strerror}; pass a text file") from None
     except UnicodeDecodeError:
-        raise UserError(f"--file {path}: {name} is no UTF-8; give the text in UTF-8") from None
+        raise UserError(f"--file {path}: {name} is not UTF-8; convert it to UTF-8") from None
     lines = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n") if line.strip()]
     if not lines:
         raise UserError(f"--file {path}: {name} is empty; write a text with gaps on each line")
@@ -265,12 +265,12 @@ def lines_of(path: str) -> list[str]:
 
 
 def named(kind: str, text: str) -> Any:
-    """Return a part's specification, from its name or from an inline TOML table."""
+    """Return a component for its name or for an inline TOML table."""
     return Zoo.load().spec(kind, _value(kind, text))
 
 
 def other_text(text: str | None) -> dict[str, Any]:
-    """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
+    """Return the arguments of `text_of` for a value of `--corpus`: a corpus by name or table, or files by pattern."""
     from atat_zoo.data.corpora.text_files import glob_paths
     from atat_zoo.experiment import recipe, recipes
 
@@ -286,8 +286,8 @@ def other_text(text: str | None) -> dict[str, Any]:
     if not path.exists() and not glob_paths(path):
         known = sorted({*parts, *shipped})
         raise UserError(
-            f"--corpus {text}: there is no such file and no corpus of that name{nearest(text, known)} "
-            f"(there are: {', '.join(known)}); name files by path or pattern, a corpus, or a table {{use = …}}"
+            f"--corpus {text}: no file or corpus has this name{nearest(text, known)} "
+            f"(corpora: {', '.join(known)}); pass files by path or pattern, a corpus, or a table {{use = …}}"
         )
     files = {"use": "files", "train": [text], "validation_share": 0.0, "test_share": 0.0}
     spec = Zoo.load().spec("corpus", files)
@@ -301,9 +301,9 @@ def _value(kind: str, text: str) -> Any:
     try:
         table = value_of(text)
     except TrailingInput:
-        raise UserError(f"--{kind} {text!r}: is more than a table; leave out what follows it") from None
+        raise UserError(f"--{kind} {text!r}: text follows the table; remove it") from None
     except ValueError as error:
-        raise UserError(f"--{kind} {text!r}: is not a table as TOML writes it: {error}") from None
+        raise UserError(f"--{kind} {text!r}: {error}; pass a TOML table like {{use = 'name'}}") from None
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
         raise UserError(f'--{kind} {text!r}: expected a table with use, like {{use = "name"}}')
     return table

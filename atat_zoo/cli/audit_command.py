@@ -1,4 +1,4 @@
-"""Held-out problems with scores: `--task` of `atat eval` and `atat compare`, and all of `atat audit`."""
+"""`atat audit`, and the option `--task` of `atat eval` and `atat compare`: evaluate runs on tasks."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def evaluate_tasks(
     baseline: int | None = None,
     **of_bound: Any,
 ) -> None:
-    """Measure runs by tasks, and print the scores of one, or of several with the differences to the baseline.
+    """Evaluate runs on tasks and print the scores, for several runs with the differences to the baseline.
 
-    The seed is that of the baseline's experiment unless one is named; options `of_bound` are refused.
+    The seed defaults to that of the baseline's experiment. Options in `of_bound` raise a `UserError`.
     """
     for key, value in of_bound.items():
         if value not in (None, (), ""):
             flag = _FLAGS.get(key, f"--{key.replace('_', '-')}") if key != "overrides" else value[0]
-            remedy = "leave it out, or name what the task has in its table"
-            raise UserError(f"{flag}: is of the bound, and --task measures a task; {remedy}")
+            remedy = "leave it out, or set the parameter in the task's table"
+            raise UserError(f"{flag}: does not apply to --task; {remedy}")
     tasks: list[Task] = [named("task", text) for text in dict.fromkeys(wanted)]
     experiments = [_experiment(run) for run in runs]
     for experiment in experiments:
@@ -91,7 +91,7 @@ def _measured(
 def show_side_by_side(
     results: dict[Path, list[TaskResult]], baseline: Path, *, as_markdown: bool, as_json: bool
 ) -> None:
-    """Print the scores of runs by the same tasks, and how far each is from the baseline's."""
+    """Print the scores of runs on the same tasks, and their differences to the baseline."""
     if as_json:
         tables = [_as_table(run, of_run, results[baseline]) for run, of_run in results.items()]
         print_json({"baseline": str(baseline), "runs": tables})
@@ -100,12 +100,12 @@ def show_side_by_side(
     click.echo("")
     lines = notes_of({str(run): of_run for run, of_run in results.items()})
     if len(results) > 1:
-        lines.append(f"Differences are to {baseline}, of the same items; 95 % intervals over items.")
+        lines.append(f"Differences are to {baseline}, on the same items; 95 % CI over items.")
     paragraphs(lines, as_markdown)
 
 
 def show(results: Sequence[TaskResult]) -> None:
-    """Print the scores of a model, a table for each task."""
+    """Print the scores of a model, one table per task."""
     for result in results:
         weights = "EMA" if result.ema else "final"
         click.echo(f"task {result.task}, seed {result.seed}; step {result.step}, {weights} weights")
@@ -119,7 +119,7 @@ def show(results: Sequence[TaskResult]) -> None:
 
 
 def _side_by_side(results: dict[Path, list[TaskResult]], baseline: Path) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows with a column for each run."""
+    """Return the columns and rows of a table that has a column for each run."""
     published = _published(score for of_run in results.values() for each in of_run for score in each.scores.values())
     rows, at = [], list(results).index(baseline)
     for of_task in zip(*results.values(), strict=True):
@@ -189,10 +189,10 @@ def audit(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Evaluate one or more models on the same text in several ways.
+    """Evaluate one or more models on the same text with several estimators.
 
-    Prints the bound by two estimators, per token and per byte; calibration; a bracket of the likelihood; the policy
-    bound, NFE and generated text of each sampler; and with --protocol the number that published code would print.
+    Prints the bound by two estimators, per token and per byte; the calibration; a bracket of the likelihood; the
+    policy bound, NFE and text scores of each sampler; and with --protocol the number that published code would print.
     Use `atat import` to evaluate published models. Finished evaluations are reused, so an interrupted audit resumes.
     """
     judge = judge_of(by, runs[0]) if by else None
@@ -221,7 +221,7 @@ def _tasks(
     sampler_sequences: int,
     number: int,
 ) -> Iterator[Task]:
-    """Yield what is measured of each model."""
+    """Yield the tasks on which each model is evaluated."""
     zoo, of_text = Zoo.load(), {"corpus": corpus, "split": split or "validation"}
 
     def task(name: str, **settings: Any) -> Task:

@@ -1,4 +1,4 @@
-"""`atat bench`: samplers side by side, by their costs and their texts."""
+"""`atat bench`: compare samplers by their costs and their texts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def samplers(
 def settings(
     experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
 ) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
-    """Return the samplers to measure: name, steps and specification; and the unsuitable ones, with the reason."""
+    """Return the samplers to measure (name, steps and component), and the unsuitable ones with the reason."""
     rows: list[tuple[str, int | None, Any]] = []
     for text in wanted:
         spec = named("sampler", text)
@@ -121,13 +121,13 @@ def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) ->
         row += [f"{m.unigram_entropy:.3f}", "" if m.distinct_2 is None else f"{m.distinct_2:.3f}"]
         row += [with_error(m.value, m.stderr, ".1f"), "yes" if result.as_good(m) else ""] if judged else []
         rows.append(row)
-    judge = f"judge: {result.judge}" if judged else "no judge: name one with --judge to have the texts scored"
+    judge = f"judge: {result.judge}" if judged else "no judge: pass --judge to score the texts"
     click.echo(
         f"{number_of(result.number, 'text')} of {result.length} tokens each, seed {result.seed}, step {result.step}, "
         f"on {result.device} with {number_of(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
     )
     table(columns, rows, as_markdown)
-    click.echo("\nNFE: forward passes per text, on average; relative time: divided by that of the first row.")
+    click.echo("\nNFE: mean forward passes per text; relative time: time divided by that of the first row.")
     if priced:
         click.echo("\n".join(_policy_legend(result)))
     if judged:
@@ -151,16 +151,16 @@ def _policy_cells(result: SamplerResult) -> list[str]:
 
 
 def _policy_legend(result: Bench) -> list[str]:
-    """Return sentences on the policy bounds, and on the samplers that have none."""
-    priced = next((m.policy for m in result.measured if m.policy), None)
+    """Return sentences on the policy bounds, and on the samplers without one."""
+    policy = next((m.policy for m in result.measured if m.policy), None)
     lines = []
-    if priced:
-        orders = f"{result.orders} orders inside the logarithm" if result.orders > 1 else "one order"
+    if policy:
+        orders = f"{result.orders} orders averaged inside the logarithm" if result.orders > 1 else "one order"
         lines = [
-            f"Policy: −log p of {priced.sequences} {priced.split} sequences along a sampler's own steps, seed "
-            f"{priced.seed}, and its difference from the first row's on the same sequences; {POLICY_BOUND}: its "
-            "exponential, at that number of evaluations (NFE).",
-            f"=: the {POLICY_LIKELIHOOD}, exact because the order is deterministic; ≤: a bound, {orders}.",
+            f"Policy: NLL of {policy.sequences} {policy.split} sequences along the sampler's own decoding steps, seed "
+            f"{policy.seed}, and its difference from the first row's on the same sequences; {POLICY_BOUND}: the "
+            "exponential of the NLL, at the given NFE.",
+            f"=: the {POLICY_LIKELIHOOD}, exact because the order is deterministic; ≤: a bound with {orders}.",
         ]
     reasons: dict[str, list[str]] = {}
     for m in result.measured:

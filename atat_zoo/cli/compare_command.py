@@ -1,4 +1,4 @@
-"""`atat compare`: runs compared on the same held-out sequences, under the same masks."""
+"""`atat compare`: compare runs on the same held-out sequences with the same masks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compare(
     Pass --corpus to compare on other text and --task to compare on tasks, as in `atat eval`.
     """
     if len(runs) < 2:
-        raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
+        raise UserError(f"{runs[0]} is only one run; pass two or more to compare, or use `atat eval {runs[0]}`")
     base_number = _number_of(runs, baseline)
     if tasks:
         how: Any = {"baseline": base_number, "step": step, "seed": seed, "device": device}
@@ -98,12 +98,12 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
         return paths.index(wanted)
     names = [str(run) for run in runs]
     raise UserError(
-        f"--baseline {baseline} is none of the runs{nearest(str(baseline), names)} (they are: {', '.join(names)})"
+        f"--baseline {baseline} is not one of the runs{nearest(str(baseline), names)}; pass one of {', '.join(names)}"
     )
 
 
 def as_table(comparison: Comparison) -> dict[str, Any]:
-    """Return the numbers, and of each run what its experiment has that the baseline's has not."""
+    """Return the comparison as a JSON object; `differs` has the keys in which a run differs from the baseline."""
     numbers, differing = comparison.to_table(), _differing(comparison)
     for run in numbers["runs"]:
         run["differs"] = {key: list(values) for key, values in differing[run["run"]].items()}
@@ -111,20 +111,20 @@ def as_table(comparison: Comparison) -> dict[str, Any]:
 
 
 def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return for each run the keys in which its model's experiment differs from the baseline's, with both values."""
+    """Return, for each run, the keys in which its experiment differs from the baseline's, with both values."""
     runs = {run.name: run.experiment for run in comparison.runs}
     return {name: between_models(own, runs[comparison.baseline]) for name, own in runs.items()}
 
 
 def _sentences_on_differences(comparison: Comparison) -> list[str]:
-    """Return a line for each run whose experiment differs from the baseline's, which says in what."""
+    """Return a line for each run whose experiment differs from the baseline's, with the keys that differ."""
     lines, base = [], comparison.baseline
     for name, keys in _differing(comparison).items():
         sentences = []
         own, his = (value or 0 for value in keys.pop(_NEIGHBOURS, (0, 0)))
         if own != his:
             (more, most), (less, least) = sorted([(name, own), (base, his)], key=lambda each: -each[1])
-            counts = "whose counts of the training text are part of the network"
+            counts = "n-gram counts of the training text inside the network"
             sentences.append(f"{more} has {_NEIGHBOURS} = {most}, {counts}; {less} has {least or 'none'}")
         if keys:
             values = [f"{key} ({_value(a)}, not {_value(b)})" for key, (a, b) in list(keys.items())[:_NAMED]]
@@ -141,7 +141,7 @@ def _value(value: Any) -> str:
 
 
 def quality(comparison: Comparison) -> Table:
-    """Return the table of the bounds and scores of the models."""
+    """Return the table of the models' bounds and scores."""
     every = [run.bounds() for run in comparison.runs]
     quantities = list(dict.fromkeys(name for bounds in every for name in bounds))
     metrics = list(dict.fromkeys(name for run in comparison.runs for name in run.metrics))
@@ -186,7 +186,7 @@ def training(comparison: Comparison) -> Table:
 
 
 def _ngram_priors(comparison: Comparison) -> list[str]:
-    """Return a sentence for each n-gram model, with how far the runs are from it."""
+    """Return a sentence for each n-gram model, with the distances of the runs from it."""
     beside: dict[str, list[str]] = {}
     for run in comparison.runs:
         if counts := run.beside():
@@ -205,32 +205,32 @@ def notes(comparison: Comparison) -> list[str]:
     errors = [bound.stderr for run in runs for bound in run.bounds().values()]
     weights = sorted({"EMA" if run.ema else "final" for run in runs})
     lines = [
-        f"{what}: of {text}, the same for every run; {number(comparison.draws, 'draw')} each by {comparison.method}, "
-        f"the same masks (seed {comparison.seed}); {' and '.join(weights)} weights; "
+        f"{what}: on {text}, the same for every run; {number(comparison.draws, 'mask')} per sequence by "
+        f"{comparison.method}, the same for every run (seed {comparison.seed}); {' and '.join(weights)} weights; "
         f"{errors_over(errors, 'sequence', comparison.sequences)}.",
-        f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
-        "They do not include the variation between training seeds.",
+        f"Differences are to {comparison.baseline}; 95 % CI: paired bootstrap over sequences, which does not include "
+        "the variation between training seeds.",
         *_sentences_on_differences(comparison),
     ]
     if any(run.metrics for run in runs):
-        averaged = "Metrics of predictions are of masked tokens, averaged over the same masks with the bound's weights"
-        lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst. Metrics of texts are of what a run writes.")
+        averaged = "Metrics of predictions are averaged over the same masked tokens with the bound's weights"
+        lines.append(f"{averaged}; Brier score: 0 is best, 2 is worst. Metrics of texts are computed on samples.")
     lines += _ngram_priors(comparison)
     if exact := [run.name for run in runs if run.method == LIKELIHOOD]:
-        lines.append(f"Exact, with nothing drawn: the likelihood of {', '.join(exact)}.")
+        lines.append(f"The likelihood of {', '.join(exact)} is exact, without sampling.")
     for run, differences in zip(runs, comparison.differences, strict=True):
         for name, difference in differences.items():
             if name != comparison.quantity and difference is not None:
                 nats, ratio = difference_of(difference)
                 pair = f"{comparison.title(name)} of {run.name} against the {what} of {comparison.baseline}"
                 lines.append(f"{pair}: {nats} nats per token, {ratio}.")
-    reached = "no evaluation was recorded during a training."
+    reached = "no run recorded an evaluation during training."
     if comparison.reach is not None:
         sizes = dict.fromkeys(run.history.evaluated_on for run in runs)
         on = f" ({'; '.join(filter(None, sizes))})" if any(sizes) else ""
-        first = f"the first whose {PERPLEXITY}, as recorded during the training{on}, is not above"
+        first = f"training steps until the recorded {PERPLEXITY}{on} is at most this"
         reached = f"steps to {comparison.reach:.2f}: {first}."
-    lines.append(f"seconds: of optimizer steps, evaluations between them not counted; {reached}")
+    lines.append(f"seconds: time of the optimizer steps, without evaluations; {reached}")
     computed = [run.history.computed for run in runs]
     if any(own != computed[0] for own in computed if own and computed[0]):
         differ = "The runs were trained on different devices, precisions or ranks"

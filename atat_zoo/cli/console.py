@@ -31,24 +31,24 @@ def on_terminal() -> bool:
 
 
 def printable(text: str) -> str:
-    """Replace unprintable characters, which could move the cursor or change colours."""
+    """Return a text without unprintable characters, which could move the cursor or change colours."""
     return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def paragraphs(sentences: Iterable[str], as_markdown: bool = False) -> None:
-    """Print notes, each beginning a line; in Markdown a line each."""
+    """Print each note on a line of its own; outside Markdown, wrap long notes."""
     for sentence in sentences:
         lines = [f"{sentence}  "] if as_markdown else textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
         click.echo("\n".join(lines))
 
 
 def headed(title: str, text: str) -> None:
-    """Print a text below a rule with its title, so that it is set apart from the next one."""
+    """Print a text below a rule with its title."""
     click.echo(f"\n{f'── {title} '.ljust(72, '─')}\n{text}")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bool = False) -> None:
-    """Print a table of texts."""
+    """Print a table of strings."""
     from atat_zoo.evaluation.results.table import Table
 
     show(Table(columns=columns, rows=rows), as_markdown)
@@ -98,15 +98,15 @@ class Bars:
             self.progress.stop()
 
     def building(self, stage: str, done: int, total: int | None) -> None:
-        """Shards are being built."""
+        """Show the progress of building shards."""
         self.working(f"data: {stage}", done, total)
 
     def evaluating(self, done: int, total: int) -> None:
-        """Held-out sequences are being evaluated."""
+        """Show the progress of an evaluation, in sequences."""
         self.working("evaluating", done, total)
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """A line of metrics was recorded."""
+        """Show the progress of training, with the metrics that a step recorded."""
         rate = line.get("tokens_per_second", 0)
         note = f"loss {line['loss']:.3f} nats/token  {rate:,.0f} tokens/s"
         if line.get("stage") not in (None, "none", "train"):  # which are no curriculum's
@@ -123,7 +123,7 @@ class Bars:
             click.echo(text)
 
     def working(self, name: str, done: int, total: int | None, note: str = "") -> None:
-        """A task of this name is in progress."""
+        """Show the progress of the task `name`."""
         if self.silent:
             return
         if self.progress:

@@ -1,4 +1,4 @@
-"""`atat data`: text, and shards of tokens. Imports no torch."""
+"""`atat data`: download text, and build and inspect token shards. Imports no torch."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +27,7 @@ def data() -> None:
 @click.argument("name", required=False)
 @options("json")
 def get(name: str | None, as_json: bool) -> None:
-    """Download NAME: a corpus or a tokenizer that ships, or a recipe of yours. Without NAME, list what ships.
+    """Download NAME: a shipped corpus or tokenizer, or a TOML file of yours. Without NAME, list the shipped ones.
 
     Files that exist are verified and not downloaded again. Sources and hashes are recorded in the same folder.
     """
@@ -42,17 +42,17 @@ def get(name: str | None, as_json: bool) -> None:
         return
     from atat_zoo.data.corpora.text_source import get as get_text
 
-    recipe = text_source.read(name)
-    record = get_text(recipe, lambda text: click.echo(text, err=as_json))
+    found = text_source.read(name)
+    record = get_text(found, lambda text: click.echo(text, err=as_json))
     if as_json:
         print_json(record)
         return
     files = record["files"].values()
     size = _size(sum(file["bytes"] for file in files))
     click.echo(
-        f"{recipe.name} is in {recipe.folder}: {number(len(files), 'file')}, {size}, fetched on {record['date']}"
+        f"{found.name} is in {found.folder}: {number(len(files), 'file')}, {size}, downloaded on {record['date']}"
     )
-    click.echo(f"licence: {recipe.source.licence}\ncite: {recipe.source.cite}")
+    click.echo(f"licence: {found.source.licence}\ncite: {found.source.cite}")
 
 
 @data.command()
@@ -84,7 +84,7 @@ def build(
     from atat_zoo.data.slices import join as join_slices
 
     if part and join:
-        raise UserError("--slice and --join: first every slice is encoded, then they are joined; leave one out")
+        raise UserError("--slice and --join cannot be combined; encode every slice first, then run --join")
     own, loaded = Slice.named(part) if part else None, load(experiment, overrides)
     processes, throughput = processes or cores(), Throughput()
     folder: Path | None = None
@@ -99,7 +99,7 @@ def build(
                 f"with {processes} process{'es' if processes > 1 else ''}"
             )
         elif dry_run:
-            bars.message("nothing to estimate: the shards are there, or the size of their text is not known")
+            bars.message("nothing to estimate: the shards exist, or the size of the text is unknown")
         if not dry_run and join:
             folder = join_slices(loaded, progress=bars.building)
         elif not dry_run:
@@ -112,7 +112,7 @@ def build(
         megabytes, seconds = throughput.bytes / 1e6, throughput.seconds
         click.echo(
             f"encoded {megabytes:,.1f} MB of text in {_clock(seconds)}: {megabytes / seconds:.2f} MB/s, "
-            f"{throughput.per_core:.2f} MB/s for each core at work"
+            f"{throughput.per_core:.2f} MB/s per busy core"
         )
     if folder is not None:
         for line in () if own else shard_manifest.load(folder).left_out():
@@ -173,9 +173,9 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
         print_json(attrs.asdict(shards))
         return
     click.echo(f"{folder}: {shards.corpus['use']} by {shards.tokenizer['use']}, V = {shards.vocabulary_size:,}")
-    what = "sequences" if shards.form == "text" else "dialogues, of which the answers are learned, in sequences"
+    what = "sequences" if shards.form == "text" else "dialogues with the loss on the assistant's tokens, in sequences"
     click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
-    left = "" if shards.rows == "document" else f"; what is left over at the end of a split: {shards.remainder}"
+    left = "" if shards.rows == "document" else f"; remainder at the end of a split: {shards.remainder}"
     click.echo(f"rows: {shards.rows}{left}; cut for {shards.lanes} lanes")
     click.echo(joints(shards.special, shards.rows, shards.form))
     counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")
@@ -187,4 +187,4 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
     for line in shards.left_out():
         click.echo(line)
     if full:
-        click.echo("every shard has the hash of the manifest")
+        click.echo("the SHA-256 of every shard matches the manifest")

@@ -1,4 +1,4 @@
-"""`atat eval` and `atat importance`: a finished run on held-out text, by its bounds, and by its importance."""
+"""`atat eval` and `atat importance`: evaluate a run's bounds, and its importance, on held-out text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def evaluate(
         given["bound"] = None
     elif overrides or sampler is not None or orders is not None:
         word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
-        raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
+        raise UserError(f"{word} only works with --bound policy; add --bound policy, or leave {word} out")
     given = with_parts(given)
     other = other_text(text)
     from atat_zoo.evaluation.held_out_text import text_of
@@ -97,7 +97,7 @@ def evaluate(
 
 
 def policy_lines(policy: PolicyValue) -> list[str]:
-    """Return the bound of a sampler as readable lines."""
+    """Return the policy bound of a sampler as readable lines."""
     exact = policy.quantity != quantity_names.POLICY_BOUND
     how = "exact: its order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
     by = policy.sampler["use"] + (f" ({of_sampler})" if (of_sampler := settings(policy.sampler)) else "")
@@ -105,18 +105,18 @@ def policy_lines(policy: PolicyValue) -> list[str]:
         (policy.quantity, with_error(policy.value, policy.stderr, ".1f")),
         ("  nats per token", with_error(policy.nats_per_token, policy.nats_per_token_stderr, ".4f")),
         ("  bits per byte", with_error(policy.bits_per_byte, policy.bits_per_byte_stderr, ".3f")),
-        ("  evaluations", f"{policy.nfe:.1f} a text, at most {policy.max_nfe}"),
+        ("  evaluations", f"{policy.nfe:.1f} per text, at most {policy.max_nfe}"),
     ]
     if policy.orders > 1:
         numbers.append(("  with one order", f"{policy.nats_per_token_of_one_order:.4f} nats per token"))
     if bracket := policy.bracket:
         lower = with_error(bracket.nats_per_token, bracket.stderr, ".4f")
-        numbers.append(("  the truth is above", f"{lower} nats per token, {bracket.value:.1f}"))
+        numbers.append(("  lower limit", f"{lower} nats per token, {bracket.value:.1f}"))
         numbers.append(("  effective orders", f"{bracket.effective_orders:.1f} of {policy.orders}"))
     elif policy.orders > 1 and policy.orders % 2 == 0:
-        why = "the bracket's error is wider than it, or it lies below zero nats; name more --orders or --sequences"
-        numbers.append(("  the truth is above", f"not known: {why}"))
-    return [f"sampler {by}, guidance {policy.guidance['use']}, along the same text: {how}", *aligned(numbers)]
+        why = "the bracket is smaller than its standard error, or below zero nats; increase --orders or --sequences"
+        numbers.append(("  lower limit", f"unknown: {why}"))
+    return [f"sampler {by}, guidance {policy.guidance['use']}, on the same text: {how}", *aligned(numbers)]
 
 
 def lines(evaluation: Evaluation) -> list[str]:
@@ -147,12 +147,12 @@ def lines(evaluation: Evaluation) -> list[str]:
         numbers.append((quantity_names.UNIGRAM_PERPLEXITY, value))
     for title, metric in evaluation.metrics.items():
         numbers.append((quantity_names.words(title), metric.said))
-    if beside := evaluation.ngram_prior:
-        value = f"{with_error(beside.value, beside.stderr, '.1f')}; the model's is {beside.verdict}"
+    if prior := evaluation.ngram_prior:
+        value = f"{with_error(prior.value, prior.stderr, '.1f')}; the model's is {prior.verdict}"
         name, bound = next(iter(evaluation.bounds.items()))
         numbers.append((f"{quantity_names.TABLE}, {quantity_names.title(name, bound.factorisation)}", value))
-        numbers.append(("  reads", f"{beside.reads}, counted in {number(beside.counted, 'training sequence')}"))
-    what = "text" if evaluation.form == "text" else "answers, given the rest of their dialogues"
+        numbers.append(("  reads", f"{prior.reads}, counted in {number(prior.counted, 'training sequence')}"))
+    what = "text" if evaluation.form == "text" else "assistant messages, given the rest of the dialogue"
     text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}, {by}", f"  {_counted(evaluation)}"]
     text += aligned(numbers)
     if evaluation.ngram_prior:
@@ -169,8 +169,8 @@ def _counted(evaluation: Evaluation) -> str:
     if evaluation.special_tokens:
         parts[0] += f" ({evaluation.special_tokens:,} BOS or EOS)"
     if evaluation.padding:
-        others = "of padding" if evaluation.form == "text" else "given or padding"
-        parts.append(f"{evaluation.padding:,} positions {others} left out")
+        others = "padding" if evaluation.form == "text" else "prompt and padding"
+        parts.append(f"{evaluation.padding:,} positions of {others} not counted")
     weights = "EMA" if evaluation.ema else "final"
     return ", ".join([*parts, f"{evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"])
 
@@ -222,7 +222,7 @@ def importance(
     click.echo("\n".join([*_summary(result), ""]))
     if result["bands"]:
         columns = ["training count", "entries", "share of tokens", "mean nats", "ρ of importance"]
-        table([*columns, "ρ of frequency alone"], [_of_band(band, total) for band in result["bands"]])
+        table([*columns, "ρ of frequency"], [_of_band(band, total) for band in result["bands"]])
         click.echo("")
     columns = ["importance", "share of tokens", "mean importance", "mean rank of the loss", "mean nats"]
     rows = []
@@ -233,17 +233,17 @@ def importance(
 
 
 def _summary(result: dict[str, Any]) -> list[str]:
-    target = f" trained towards {result['target']}" if result["target"] else ""
+    target = f" with target {result['target']}" if result["target"] else ""
     text = [
         f"importance of the estimator {result['estimator']}{target}, on {result['sequences']} sequences of "
-        f"{result['split']} text, {result['tokens']:,} tokens, {result['draws']} draws each by {result['method']}",
-        f"  mean {result['mean']:.3f}, deviation {result['deviation']:.3f}",
+        f"{result['split']} text, {result['tokens']:,} tokens, {result['draws']} masks each by {result['method']}",
+        f"  mean {result['mean']:.3f}, standard deviation {result['deviation']:.3f}",
         f"  Spearman ρ with the loss of held-out tokens: {cell(result['importance_spearman'], '.3f')}"
-        f" (frequency alone: {cell(result['frequency_spearman'], '.3f')})",
+        f" (token frequency: {cell(result['frequency_spearman'], '.3f')})",
         f"  calibration error against the rank of the loss in its sequence: {result['calibration_error']:.3f}",
     ]
     if result["importance_spearman"] is None:
-        text.append("  the importance is the same for every token: it orders nothing")
+        text.append("  the importance is constant, so it does not order the tokens")
     return text
 
 

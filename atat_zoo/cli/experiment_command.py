@@ -1,4 +1,4 @@
-"""`atat check` and `atat resolve`: an experiment, before anything heavy is imported."""
+"""`atat check` and `atat resolve`: check an experiment, and print it in full. Imports no torch."""
 
 import click
 
@@ -17,13 +17,13 @@ def check(experiment: str, overrides: tuple[str, ...]) -> None:
     """Report every mistake in EXPERIMENT, and the files and packages that are missing."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
-    click.echo(f"{loaded.name} is in order: {parts}")
+    click.echo(f"{loaded.name} is valid: {parts}")
     for sentence in missing(loaded):
-        click.echo(f"not here: {sentence}")
+        click.echo(f"missing: {sentence}")
 
 
 def missing(experiment: Experiment) -> list[str]:
-    """Return a sentence for each file of the corpus, the tokenizer or a task, and each package, that is not here."""
+    """Return a sentence for each missing package, and each missing file of the corpus, the tokenizer or a task."""
     # What every change of their files changes is had from the files, and quickly.
     looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
     sentences = []
@@ -47,7 +47,7 @@ def missing(experiment: Experiment) -> list[str]:
 @click.argument("experiment")
 @options("overrides", "json")
 def resolve(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print EXPERIMENT with every parameter in full. The output is a valid experiment."""
+    """Print EXPERIMENT with all its parameters. The output is a valid experiment."""
     loaded = load(experiment, overrides)
     if as_json:
         print_json(loaded.to_table())

@@ -1,4 +1,4 @@
-"""`atat judge`: generated text and held-out text, scored by another model."""
+"""`atat judge`: score generated text and held-out text with a judge model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def judge(
     experiment = from_overrides(RunFolder(run).table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
     further = tuple(named("metric", each) for each in metrics)
     if wrong := [metric.name for metric in further if metric.reads != "texts"]:
-        raise UserError(f"--metric {wrong[0]}: reads no texts; name it with `atat eval`")
+        raise UserError(f"--metric {wrong[0]}: does not score texts; pass it to `atat eval`")
     if mauve:
         check_mauve(number)
     scorer = chosen.build(device)
@@ -80,7 +80,7 @@ def judge(
 
 
 def judge_of(text: str, run: Path) -> Any:
-    """Return the judge for a value of `--judge`: a run folder, `hf:` and a model of the hub, or a table."""
+    """Return the judge model for a value of `--judge`: a run folder, `hf:NAME`, or a table."""
     if text.startswith("{"):
         judge = named("judge", text)
     elif text.startswith(HUB):
@@ -89,11 +89,11 @@ def judge_of(text: str, run: Path) -> Any:
         judge = Zoo.load().spec("judge", {"use": "run", "path": text})
     else:
         raise UserError(
-            f"--judge {text}: there is no folder {text}; name the folder of a run, {HUB}NAME for a model of the "
+            f"--judge {text}: folder {text} does not exist; pass the folder of a run, {HUB}NAME for a model on the "
             "Hugging Face hub, or a table like {use = 'huggingface', model = 'gpt2'}"
         )
     if judges_itself(judge, run):
-        raise UserError(f"--judge {text}: a run does not judge its own text; name another run, or hf:NAME")
+        raise UserError(f"--judge {text}: a run cannot judge its own text; pass another run, or hf:NAME")
     return judge
 
 
@@ -102,11 +102,11 @@ def _show(judged: JudgedRun) -> None:
     click.echo(f"{texts}, seed {judged.seed}, step {judged.step}\njudge: {judged.judge}")
     pairs = zip(_numbers(judged.model), _numbers(judged.data), strict=True)
     rows = [[name, mine, data] for (name, mine), (_, data) in pairs if (mine, data) != (NONE, NONE)]
-    table(["", "written", f"{judged.split} text"], rows)
+    table(["", "generated", f"{judged.split} text"], rows)
     if judged.data.texts != judged.number:
         click.echo(f"There are only {judged.data.texts} held-out texts.")
     if judged.model.mauve is not None and judged.number < RELIABLE_OF_MAUVE:
-        click.echo(f"MAUVE of fewer than {RELIABLE_OF_MAUVE:,} texts hardly tells models apart.")
+        click.echo(f"MAUVE of fewer than {RELIABLE_OF_MAUVE:,} texts is not reliable.")
     if judged.model.longest_copy_tokens:
         click.echo(f"longest copy: {judged.model.longest_copy!r}")
 
@@ -116,7 +116,7 @@ def _numbers(scores: Scores) -> list[tuple[str, str]]:
         (GENERATIVE_PERPLEXITY, with_error(scores.value, scores.stderr, ".1f")),
         ("unigram entropy, nats", cell(scores.unigram_entropy, ".3f")),
         ("distinct-2", cell(scores.distinct_2, ".3f")),
-        ("network evaluations a text", cell(scores.nfe, ".1f", f" (at most {scores.max_nfe})")),
+        ("NFE per text", cell(scores.nfe, ".1f", f" (at most {scores.max_nfe})")),
         ("tokens per second", cell(scores.tokens_per_second, ",.0f")),
         ("MAUVE", cell(scores.mauve, ".3f")),
         *((f"{n}-grams copied", cell(share, ".1%")) for n, share in scores.copied.items()),

@@ -1,4 +1,4 @@
-"""`atat new`: a package with a part of your own, or an experiment."""
+"""`atat new`: create a plugin package with a component, or an experiment file."""
 
 import re
 import tempfile
@@ -37,7 +37,7 @@ class _Kinds(click.Group):
 def new() -> None:
     """Create a plugin package with a component of one of these kinds, or an experiment file.
 
-    The package works as created: it has a small example component to replace by your own, its tests, an entry point
+    The package works as created: it contains a small example component for you to replace, its tests, an entry point
     and an experiment that uses it.
     """
 
@@ -68,21 +68,23 @@ def templates() -> Path:
 
 
 def write_package(kind: str, name: str, folder: Path) -> Path:
-    """Write an installable package with a part of this kind, and return its folder."""
+    """Write an installable package with an example component, and return its folder."""
     part = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", part) or len(part) > _LONGEST:
         raise UserError(
-            f"{name!r} cannot name a part; take at most {_LONGEST} letters a to z, digits, and - or _ between words"
+            f"{name!r} is not a component name; use at most {_LONGEST} characters: a to z, digits, - or _ in between"
         )
     zoo = Zoo.load()
     if part in zoo.names(kind):
-        raise UserError(f"{zoo.describe(kind, part).distribution} has a {kind} named {part!r}; choose another name")
+        raise UserError(
+            f"{zoo.describe(kind, part).distribution} already has a {kind} named {part!r}; choose another name"
+        )
     words = part.split("_")
     made = folder / f"atat-zoo-{'-'.join(words)}"
     if not folder.is_dir():
-        raise UserError(f"--in {folder}: there is no such folder; make it, or name another one")
+        raise UserError(f"--in {folder}: this folder does not exist; create it, or pass another one")
     if any(plugin.distribution == made.name for plugin in zoo.plugins):
-        raise UserError(f"{made.name} is installed here, and would be replaced; choose another name")
+        raise UserError(f"the package {made.name} is already installed; choose another name")
     if made.exists():
         raise UserError(f"{made} exists; choose another name, or another folder with --in")
     capitals = "".join(word.capitalize() for word in words)
@@ -114,7 +116,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _using(experiment: str, tables: dict[str, Any]) -> str:
-    """Return the text of an experiment with these tables: a section gets their keys, a kind is replaced."""
+    """Return an experiment as TOML, with `tables` merged into its sections and replacing its components."""
     import tomli_w
 
     table = tomllib.loads(experiment)
@@ -128,7 +130,7 @@ def _using(experiment: str, tables: dict[str, Any]) -> str:
 @_IN
 @click.option("--like", default="base/sotu", show_default=True, help="Experiment to start from.")
 def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: str, **chosen: str | None) -> None:
-    """Write NAME.toml with every parameter and its meaning. Without NAME, ask for the choices.
+    """Write NAME.toml with every parameter and its meaning. Without NAME, the command asks for the main choices.
 
     KEY=VALUE changes a parameter, as in train.steps=200.
     """
@@ -149,15 +151,15 @@ def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: 
     made = from_table({**made.to_table(), "name": name})
     path = where / f"{name}.toml"
     if path.exists() or not where.is_dir():
-        problem = "exists" if path.exists() else "has no folder"
+        problem = "exists" if path.exists() else "is in a folder that does not exist"
         raise UserError(f"{path} {problem}; choose another name, or another folder with --in")
     write_text(path, commented(made))
-    with_it = f" with {added}, without which this has no importance to go by" if added else ""
+    with_it = f" with {added}, because this experiment needs an importance estimator" if added else ""
     click.echo(f"wrote {path}{with_it}. Next: atat check {path}, atat train {path}")
 
 
 def _with_an_estimator(like: str, words: list[str]) -> tuple[Experiment, str]:
-    """Return the experiment, and the override of the estimator that it needs, if it is in order with one only."""
+    """Return the experiment, and the override that adds an importance estimator if it needs one."""
     try:
         return load(like, words), ""
     except UserError as error:
@@ -174,9 +176,9 @@ for _kind in reversed(_CHOSEN):
 
 
 def commented(made: Experiment) -> str:
-    """Return an experiment as TOML, every parameter in full, with its meaning beside it."""
+    """Return an experiment as TOML, with every parameter and its meaning in a comment."""
     zoo, table = Zoo.load(), made.to_table()
-    lines = ["# `atat zoo list` has the parts to put after `use`, and `atat zoo show KIND NAME` their parameters."]
+    lines = ["# `atat zoo list` prints the components for `use`, and `atat zoo show KIND NAME` their parameters."]
     lines += [f"{key} = {inline(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key in [*made.kinds, *SECTIONS]:
         spec = made.parts[key] if key in TABLES else getattr(made, key)

@@ -34,7 +34,7 @@ PACKAGES = {
 
 
 def offers() -> dict[str, list[tuple[str, EntryPoint]]]:
-    """Return the commands of the installed packages by name: for each, its packages and their entry points."""
+    """Return, by command name, the installed packages that offer the command and their entry points."""
     found: dict[str, list[tuple[str, EntryPoint]]] = {}
     for distribution, point in entry_points(GROUP):
         if not isinstance(point, Exception):
@@ -43,26 +43,26 @@ def offers() -> dict[str, list[tuple[str, EntryPoint]]]:
 
 
 def sections(core: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return, by package, the name and the help of its commands, or why one is not available beside the `core`."""
+    """Return, by package, the names of its commands with their help, or why one is not available."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, offered in sorted(offers().items()):
         for owner, point in offered:
             others = ["atat"] if name in core else sorted(other for other, _ in offered if other != owner)
-            text = f"(not available: {' and '.join(others)} has this command, too)" if others else _summary(point)
+            text = f"(not available: {' and '.join(others)} also has this command)" if others else _summary(point)
             found.setdefault(owner, []).append((name, text))
     return dict(sorted(found.items()))
 
 
 def command(name: str, core: Sequence[str]) -> click.Command:
-    """Import a command that is not one of the `core`; raises a `UserError` that says what is wrong with its package."""
+    """Return a command that is not in `core`; raise `UserError` if its package is missing or broken."""
     found = offers()
     if name not in found and name in PACKAGES:
         raise UserError(f"atat {name} comes with {PACKAGES[name]}: pip install {PACKAGES[name]}")
     if name not in found and name in old_names.COMMANDS:
-        raise click.UsageError(f"there is no command {name!r}; use: {old_names.COMMANDS[name]}")
+        raise click.UsageError(f"unknown command {name!r}; use: {old_names.COMMANDS[name]}")
     if name not in found:
         known = [*core, *sorted({*found, *PACKAGES} - {*core})]
-        raise click.UsageError(f"there is no command {name!r}{nearest(name, known)} (there are: {', '.join(known)})")
+        raise click.UsageError(f"unknown command {name!r}{nearest(name, known)} (commands: {', '.join(known)})")
     owners = sorted(owner for owner, _ in found[name])
     if len(owners) > 1:
         raise UserError(f"atat {name} is offered by {' and '.join(owners)}; uninstall all but one")

@@ -1,4 +1,4 @@
-"""`atat report` and `atat watch`: runs or a study as one page, and a run while it trains."""
+"""`atat report` and `atat watch`: an HTML report of runs or of a study, and a live dashboard of a run."""
 
 import shutil
 import time
@@ -38,16 +38,16 @@ def report(
     from atat_zoo.reports.study_data import file_of, of_study
 
     if frontier and not compute:
-        raise UserError("--frontier: is measured with --compute; add that, or leave it out")
+        raise UserError("--frontier only works with --compute; add it, or leave --frontier out")
     study = file_of(runs[0]) if len(runs) == 1 else None
     if study and compute:
-        raise UserError(f"--compute: {runs[0]} is a study, which records all it has; leave --compute out")
+        raise UserError(f"--compute does not work with a study, and {runs[0]} is one; leave it out")
     command = {"out": out, "figures": figures}
     if out is None:
         beside = runs[0] if len(runs) == 1 else Path()
         out = runs[0].with_suffix(".html") if study == runs[0] else beside / "report.html"
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
-        raise UserError(f"--out {clip(out)}: name an HTML file, which ends in .html and is no folder")
+        raise UserError(f"--out {clip(out)}: is a folder, or does not end in .html; pass a path such as report.html")
     data = of_study(study) if study else collect(runs, **command)
     require("atat report", *PAGE)
     from atat_zoo.reports import html_report
@@ -72,7 +72,7 @@ def report(
 
 
 def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
-    """Measure what is missing, and yield a sentence about each."""
+    """Compute the missing evaluations, and yield a sentence about each."""
     from atat_zoo.reports.report_data import compared
     from atat_zoo.reports.report_records import FRONTIER, compute, missing
 
@@ -82,7 +82,7 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
                 yield f"{click.format_filename(run)}: {what} took {seconds:.1f} s"
             with suppress(UserError):  # it has no model, which is a warning above
                 if not frontier and FRONTIER in missing(run):
-                    yield f"{click.format_filename(run)}: no sampler is priced; --frontier does that, and takes longest"
+                    yield f"{click.format_filename(run)}: no sampler is evaluated; pass --frontier to do so (slow)"
         if len(runs) > 1 and not compared([RunFolder(run) for run in runs]):
             began = time.perf_counter()
             try:
@@ -90,11 +90,11 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
             except UserError as error:  # a page of what there is, as without --compute
                 warnings.warn(f"no comparison in the report: {error}", UnsavedNote, stacklevel=2)
                 return
-            yield f"{click.format_filename(runs[0])}: the comparison of all took {time.perf_counter() - began:.1f} s"
+            yield f"{click.format_filename(runs[0])}: the comparison took {time.perf_counter() - began:.1f} s"
 
 
 def _compare(runs: Sequence[Path], bars: Bars) -> None:
-    """Compare the runs with the first as `atat compare` does, and keep the result in the folder of the first."""
+    """Compare the runs with the first as `atat compare` does, and save the result in the folder of the first."""
     from atat_zoo.evaluation import run_comparison as comparing
     from atat_zoo.reports.run_records import model_sum
 
@@ -136,7 +136,7 @@ def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
 
 
 def _draw(folder: RunFolder, once: bool) -> None:
-    """Draw the curves whenever the run's files or the terminal have changed, until it is finished."""
+    """Draw the curves whenever the run's files or the terminal's size change, until the run is finished."""
     from atat_zoo.reports.live_dashboard import frame, stamp
 
     width, height = shutil.get_terminal_size()

@@ -1,4 +1,4 @@
-"""The first rows of shards as text, for `atat data show`."""
+"""The first sequences of shards as text, for `atat data show`."""
 
 from itertools import chain, islice
 from pathlib import Path
@@ -13,9 +13,9 @@ from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
 
 
 def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[str, Any]]:
-    """Return the ids and the text of the first training rows of a folder of shards; padding is −1 and `<pad>`.
+    """Return the ids and the text of the first training sequences in a folder; padding is −1 and `<pad>`.
 
-    Of dialogues, what is learned stands between « and ».
+    In dialogues, « and » enclose the tokens with a loss.
     """
     contents = shard_manifest.load(folder)
     shards = contents.splits["train"].shards
@@ -37,7 +37,7 @@ def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[st
 
 
 def _names(model: TokenizerModel) -> dict[int, str]:
-    """Return the names of the tokens without text."""
+    """Return a name for each token that has no text."""
     names = {i: name for i, name in ((model.bos, BOS), (model.eos, EOS)) if i is not None}
     silent = np.flatnonzero(model.byte_counts() == 0).tolist()
     return {-1: "<pad>"} | {

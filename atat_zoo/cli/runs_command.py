@@ -1,4 +1,4 @@
-"""`atat ls` and `atat diff`: the runs in a folder at a glance, and what differs between two."""
+"""`atat ls` and `atat diff`: list the runs in a folder, and show the differences between two."""
 
 import json
 import shlex
@@ -48,7 +48,7 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
     stopped. Bound: the last one recorded, with its standard error over sequences. Age: the time since its last entry.
     """
     if not folder.is_dir():
-        raise UserError(f"{clip(folder)} is not a folder; name a folder of runs")
+        raise UserError(f"{clip(folder)} is not a folder; pass a folder of runs")
     runs = [
         glance(path, folder.resolve().name if path == folder else str(path.relative_to(folder)))
         for path in find(folder)
@@ -63,7 +63,8 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
         return
     rows = []
     for run in chosen:
-        steps = NONE if run.state == IMPORTED else f"{run.step}/{NONE if run.steps is None else run.steps}"
+        total = NONE if run.steps is None else run.steps
+        steps = NONE if run.state == IMPORTED else f"{run.step}/{total}"
         rows.append([run.name, run.objective or NONE, steps, _bound_text(run.bound), lasting(run.age), run.state])
     table(["run", "objective", "step", "held-out", "age", "state"], rows)
     for run in chosen:

@@ -1,4 +1,4 @@
-"""`atat sample` and `atat infill`: generate text with a finished run, or fill the gaps of a text."""
+"""`atat sample` and `atat infill`: generate text with a run, or fill the gaps of a text."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ HIDDEN = "▁"
 @click.option("--prompt", default="", help="Prompt: the beginning of every text.")
 @click.option("--suffix", default="", help="Suffix: the end of every text.")
 @click.option("--chat", default="", help="User message to answer, for instruction-tuned models.")
-@click.option("--windows", is_flag=True, help="Also print what follows an EOS token.")
+@click.option("--windows", is_flag=True, help="Also print the text after an EOS token.")
 @options("batch_size")
 @output("--trace", help="Write every decoding step to this file, as JSON lines.")
 @click.option("--watch", is_flag=True, help="Show the texts in the terminal while they unmask.")
 @options("device", "precision")
-@click.option("--compile", is_flag=True, help="Compile the network first; takes a minute, pays off for many texts.")
+@click.option("--compile", is_flag=True, help="Compile the network first; takes a minute, faster for many texts.")
 @options("json")
 def sample(
     run: Path,
@@ -75,13 +75,13 @@ def sample(
     """
     # Every mistake is reported before torch is imported.
     if watch and not on_terminal():
-        raise UserError("--watch needs a terminal as standard output; leave it out, or write --trace FILE")
+        raise UserError("--watch needs a terminal as standard output; leave it out, or pass --trace FILE")
     if watch and as_json:
-        raise UserError("--watch and --json cannot be combined; leave one out, or write --trace FILE")
+        raise UserError("--watch and --json cannot be combined; leave one out, or pass --trace FILE")
     experiment, tokenizer = chosen(run, overrides, sampler, step)
     if chat and experiment.data.format == "text" and tokenizer.template is None:
         raise UserError(
-            f'--chat needs a chat model, and {run} was trained on running text; name a run with data.format = "chat", '
+            f'--chat needs a chat model, and {run} was trained on running text; pass a run with data.format = "chat", '
             "or use --prompt"
         )
     request = TextForm.from_experiment(experiment, tokenizer).request(
@@ -132,13 +132,13 @@ def sample(
 
 
 def _header(run: Path, experiment: Experiment, step: int | str | None, seed: int) -> dict[str, Any]:
-    """Return the run, its sampler and guidance and the seed, as the JSON output and a trace begin."""
+    """Return the run, sampler, guidance and seed, with which the JSON output and a trace begin."""
     which = {} if step is None else {"step": RunFolder(run).step_of(step)}
     return {"run": str(run), **{kind: unstructure(experiment.parts[kind]) for kind in CHANGED}, "seed": seed, **which}
 
 
 def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: int) -> Text:
-    """Return the texts with their masks dimmed, at most `height` of them."""
+    """Return at most `height` texts, with their masks dimmed."""
     from rich.text import Text
 
     text = Text()
@@ -156,7 +156,7 @@ def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: in
 
 @contextmanager
 def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console) -> Iterator[Callable[..., None]]:
-    """Show texts on the terminal while they unmask: yield an observer, which applies each step to their `rows`."""
+    """Show texts in the terminal while they unmask: yield an observer that applies each decoding step to `rows`."""
     from rich.live import Live
 
     shown = time.monotonic() - STEP
@@ -182,9 +182,9 @@ def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console)
 
 @contextmanager
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield an observer that writes a header, then each decoding step, as JSON lines; the file is whole or absent."""
+    """Yield an observer that writes each decoding step as a JSON line, after a header; an error leaves no file."""
     if path.is_dir():
-        raise UserError(f"--trace {path} is a folder; name a file")
+        raise UserError(f"--trace {path} is a folder; pass a file")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
         file.write(json.dumps(header) + "\n")
         yield lambda record: print(json.dumps(record), file=file)

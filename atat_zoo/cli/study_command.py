@@ -1,4 +1,4 @@
-"""`atat study`: arms × seeds trained as normal runs, and compared."""
+"""`atat study`: train arms × seeds as normal runs, and compare the arms."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,9 +50,9 @@ def study(
     loaded = load(file)
     asked = {"--dry-run": dry_run, "--cluster": cluster, "--array-index": element, "--measure": measure}
     if len(both := [flag for flag, given in asked.items() if given]) > 1:
-        raise UserError(f"{joined(both)}: each asks for something else; leave all but one out")
+        raise UserError(f"{joined(both)} cannot be combined; leave all but one out")
     if page is not None and page.suffix != ".md":
-        raise UserError(f"--write {page}: name a Markdown file, which ends in .md; the JSON is written beside it")
+        raise UserError(f"--write {page}: is not a Markdown file; pass a path that ends in .md")
     if page is not None:
         check_output(page.with_suffix(".json"), "--write", [file])
     wait_passively()
@@ -80,7 +80,7 @@ def study(
         else:
             runner.train(executor, test_again=test_again)
     except Stopped as stopped:
-        say(f"stopped; the same command continues it: atat study {file}")
+        say(f"stopped; resume with: atat study {file}")
         return 128 + stopped.number
     if element:
         return _failures(runner.failed)
@@ -89,7 +89,7 @@ def study(
     write_text(loaded.folder / "study.md", text)
     failed = runner.failed
     if page is not None and not report["arms"]:
-        failed = failed | {f"--write {page}": "nothing is written there, as no run is finished; train one first"}
+        failed = failed | {f"--write {page}": "not written, because no run is finished; train one first"}
     elif page is not None:
         write_all({page: text.encode(), **runner.files(page.with_suffix(".json"), report)})
     if as_json:
@@ -111,8 +111,8 @@ def _submit(loaded: Study, words: Sequence[str], jobs: int | None, as_json: bool
     if as_json:
         print_json({"script": str(script), "trainings": trainings, "submitted": said})
         return
-    click.echo(f"{number(trainings, 'training')}, and a job that measures them: {script}")
-    click.echo(said or f"there is no sbatch here; on the cluster: bash {script}")
+    click.echo(f"{number(trainings, 'training run')}, and a job that evaluates them: {script}")
+    click.echo(said or f"sbatch is not installed here; on the cluster, run: bash {script}")
 
 
 def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
@@ -131,7 +131,7 @@ def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
     click.echo(f"\n{len(rows)} runs: {counts}")
     about = "unknown until a run of this study has recorded its steps on this machine"
     if seconds is not None:
-        about = f"about {_time(seconds)} of optimizer steps; evaluations come on top"
+        about = f"about {_time(seconds)} of optimizer steps, without evaluations"
     click.echo(f"time left with {jobs} at a time, {number(threads_for(jobs), 'thread')} each: {about}")
 
 

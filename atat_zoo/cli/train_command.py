@@ -1,4 +1,4 @@
-"""`atat train`: train an experiment, or resume a run, with progress and results."""
+"""`atat train`: train an experiment or resume a run, and print progress and results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("experiment", required=False)
 @options("overrides")
 @output("--out", help="Run folder (default: runs/NAME).")
-@click.option("--resume", type=click.Path(path_type=Path), help="Resume this run at the next sample of the stream.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Resume this run from its newest checkpoint.")
 @count(
     "--step", 1, "With --resume: resume from the checkpoint of this step and delete later ones (default: the newest)."
 )
@@ -69,7 +69,7 @@ def train(
     if resume is not None and experiment is not None and "=" in experiment:
         overrides, experiment = (experiment, *overrides), None
     if (experiment is None) == (resume is None):
-        raise UserError("name an experiment to train, or a run to resume with --resume RUN")
+        raise UserError("pass an experiment to train, or a run to resume with --resume RUN")
     if resume is not None and (out or overwrite):
         raise UserError("--resume writes to the run that it resumes; leave out --out and --overwrite")
     if resume is None and step is not None:
@@ -78,7 +78,7 @@ def train(
     loaded = load(experiment, overrides) if experiment else None
     if dry_run:
         if loaded is None:
-            raise UserError("--dry-run needs an experiment; name it instead of --resume")
+            raise UserError("--dry-run needs an experiment; pass one instead of --resume")
         from atat_zoo.training.cost import cost, cpu_cost
 
         price = 3.0 if price is None else price
@@ -114,7 +114,7 @@ def train(
 
 
 def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json: bool) -> int:
-    """Print what a training would take, and return the exit code."""
+    """Print the estimated cost of a training run, and return the exit code."""
     train = experiment.train
     if as_json:
         print_json({"experiment": experiment.name, **attrs.asdict(of), "cpu": on_cpu and attrs.asdict(on_cpu)})
@@ -123,11 +123,11 @@ def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json:
     text = f"{number(train.steps, 'step')} of {train.batch_size:,} × {experiment.data.length:,} tokens"
     click.echo(
         f"{experiment.name}: {text}, {_many(of.tokens)} in all; {_many(of.weights)} weights{estimator}; "
-        f"{of.vocabulary_size:,} different tokens; {of.flops:.2e} FLOPs"
+        f"vocabulary size {of.vocabulary_size:,}; {of.flops:.2e} FLOPs"
     )
     if on_cpu:
         rate, threads = on_cpu.flops_per_second / 1e9, number(on_cpu.threads, "thread")
-        click.echo(f"this CPU: about {_time(on_cpu.seconds)}, an estimate: {threads}, measured at {rate:,.0f} GFLOP/s")
+        click.echo(f"this CPU: about {_time(on_cpu.seconds)} with {threads}, at a measured {rate:,.0f} GFLOP/s")
     # As the experiment is compiled; the other number in brackets.
     memory = {"compiled": of.memory_compiled / 1e9, "eager": of.memory_eager / 1e9}
     first, other = ("eager", "compiled") if train.compile is False else ("compiled", "eager")
@@ -135,8 +135,8 @@ def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json:
         f"{of.gpus} × {of.gpu}:\n"
         f"  time    {_time(of.seconds)} at {of.utilisation:.0%} of the peak\n"
         f"  cost    ${of.dollars:,.0f}\n"
-        f"  memory  {memory[first]:,.1f} GB on each {first} ({memory[other]:,.1f} GB {other}), with "
-        f"{number(of.rows, 'sequence')} at once"
+        f"  memory  {memory[first]:,.1f} GB per GPU {first} ({memory[other]:,.1f} GB {other}), with "
+        f"micro-batches of {number(of.rows, 'sequence')}"
     )
     if not of.fits:
         smaller = f"set train.microbatch_size = {of.rows_that_fit}"
@@ -144,7 +144,7 @@ def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json:
         if train.sharding == "full":
             sharded = "pass more --gpus, or a larger --gpu"
         click.echo(f"  does not fit in the memory of the GPU; {smaller if of.rows_that_fit else sharded}")
-    click.echo("By formula (docs/scale.md), without evaluations and checkpoints.")
+    click.echo("Estimated by formula (docs/results/scale.md), without evaluations and checkpoints.")
     return 0
 
 
@@ -165,7 +165,7 @@ def _time(seconds: float) -> str:
 
 
 def finish(result: Result, as_json: bool) -> int:
-    """Write samples.txt with the final model, print the result of a training, and return the exit code."""
+    """Write samples.txt with the final model, print the results of training, and return the exit code."""
     path = result.folder.path
     if not result.finished:
         click.echo(f"stopped after step {result.step}; resume with: atat train --resume {path}")
@@ -189,7 +189,7 @@ def finish(result: Result, as_json: bool) -> int:
     how = "--num-samples 5" if experiment.data.format == "text" else '--chat "…"'
     if experiment.train.keep_best:
         click.echo(
-            f"\nThe best model on held-out text is of step {result.folder.step_of('best')}; choose it with --step best."
+            f"\nStep {result.folder.step_of('best')} has the best model on held-out text; select it with --step best."
         )
     click.echo(f"\nThe run is saved in {path}. Try next:")
     click.echo(f"  atat sample {path} {how} --seed 1\n  atat report {path}")

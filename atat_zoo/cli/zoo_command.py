@@ -1,4 +1,4 @@
-"""`atat zoo`: the parts, built-in and from plugins."""
+"""`atat zoo`: list, show and check components, built-in and from plugins."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def show(kind: str, name: str, as_json: bool) -> None:
         ]
         table(["parameter", "type", "default", "meaning"], rows)
     else:
-        click.echo("It has no parameters.")
+        click.echo("This component has no parameters.")
 
 
 def _bounds(parameter: dict[str, Any]) -> str:
@@ -114,8 +114,8 @@ def check(distribution: str | None) -> None:
     if distribution:
         click.echo(_held(menu, distribution, broken))
         return
-    parts = [(kind, name) for kind in KINDS for name in menu.names(kind)]
-    for kind, name in parts:
+    components = [(kind, name) for kind in KINDS for name in menu.names(kind)]
+    for kind, name in components:
         try:
             listed = menu.describe(kind, name)
             actual = registry_file.entry_of(kind, menu.component(kind, name), listed.distribution)
@@ -125,17 +125,18 @@ def check(distribution: str | None) -> None:
             broken.append(f"{kind} {name}: {error}")
     if broken:
         raise UserError("\n".join(broken))
-    click.echo(f"{len(parts)} parts of {len(KINDS)} kinds are in order ({Path(registry_file.shipped()).name})")
+    number, name = len(components), Path(registry_file.shipped()).name
+    click.echo(f"{number} components of {len(KINDS)} kinds are valid ({name})")
 
 
 def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
-    """Run the conformance suite on a distribution, and return how many promises hold, or raise all that do not."""
+    """Run the conformance suite on a distribution; return the number of passed checks, or raise all failures."""
     entries = [menu.describe(kind, name) for kind in KINDS for name in menu.names(kind)]
     mine = {(e.kind, e.name): e for e in entries if e.distribution == distribution}
     if not (mine or broken):
         known = sorted({*(e.distribution for e in entries), *(p.distribution for p in menu.plugins)})
-        unknown = f"{distribution} offers no part here{nearest(distribution, known)}"
-        raise UserError(f"{unknown} (there are: {', '.join(known)})")
+        unknown = f"{distribution} is not installed or has no component{nearest(distribution, known)}"
+        raise UserError(f"{unknown}; pass one of {', '.join(known)}")
     try:
         from atat_zoo.testing.conformance import cases, is_held_by_description_alone
     except ModuleNotFoundError as error:
@@ -157,6 +158,6 @@ def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
         raise UserError("\n".join([*broken, *failed.values()]))
     for (kind, name), entry in mine.items():
         if is_held_by_description_alone(entry):
-            without = "needs parameters, and its package has no example; only its description is tested"
+            without = "has required parameters and no example, so only its description was checked"
             click.echo(f"{kind} {name}: {without}")
-    return f"{len(promises)} promises hold: {', '.join(f'{kind} {name}' for kind, name in mine)}"
+    return f"{len(promises)} conformance checks passed: {', '.join(f'{kind} {name}' for kind, name in mine)}"

@@ -1,6 +1,6 @@
-"""Measurements: what runs a model and returns its numbers, `measure(model, text, …) -> RunResult`.
+"""Evaluation: functions that run a model and return its numbers, `measure(model, text, …) -> RunResult`.
 
-Imports no torch: the specifications of judges are in this package too.
+Imports no torch, because the components of the kind judge are in this package too.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -14,7 +14,7 @@ StageProgress = Callable[[str, int, int], None] | None
 
 
 def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]:
-    """Yield the rows of each batch, and report them when they are done."""
+    """Yield the slice of rows of each batch, and report progress after it."""
     for first in range(0, total, size):
         last = min(first + size, total)
         yield slice(first, last)
@@ -23,7 +23,7 @@ def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]
 
 
 def observer_in_order(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
-    """Yield items of the same size, and report what is done before each, and in the end."""
+    """Yield items, and report progress in units of `size` before each item and at the end."""
     for number, item in enumerate(items):
         if progress:
             progress(number * size, len(items) * size)
@@ -33,5 +33,5 @@ def observer_in_order(items: Collection[T], progress: Progress, size: int = 1) -
 
 
 def limit_batch_size(progress: Progress, before: int, total: int) -> Progress:
-    """Return the progress of a part of `total`, when `before` is done."""
+    """Return a progress function for a part of `total` that starts after `before`."""
     return progress and (lambda done, _: progress(before + done, total))

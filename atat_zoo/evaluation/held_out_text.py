@@ -1,4 +1,4 @@
-"""Held-out text to measure a model on."""
+"""Held-out text on which a model is evaluated."""
 
 import hashlib
 from pathlib import Path
@@ -37,7 +37,7 @@ class Text:
 
     @property
     def counts(self) -> Tensor | None:
-        """Training tokens of its shards by id, int64 [V]; None for another corpus."""
+        """Counts of the training tokens by id, int64 [V]; None for another corpus."""
         return None if self.data is None else torch.from_numpy(load_counts(self.data))
 
 
@@ -51,10 +51,10 @@ def text_of(
     all_of_corpus: bool = False,
     packed: bool = False,
 ) -> Text:
-    """Return the text of an evaluation of `Model.from_run(run)`, after a check that the model's parts allow it.
+    """Return the text on which to evaluate `Model.from_run(run)`; raise `UserError` if the components do not allow it.
 
-    `corpus` is another than the experiment's own, `corpus_name` its name in the run folder, and `all_of_corpus` whether
-    to use all of its text, its training split. Only who reads `documents` may ask for `packed` dialogues.
+    `corpus` replaces the experiment's corpus, `corpus_name` is its name in the run folder, and `all_of_corpus` uses its
+    whole text, the training split. Pass `packed` only if the caller reads `documents`, which separate packed dialogues.
     """
     check_evaluation(model, run, spec)
     if corpus is None:
@@ -76,13 +76,11 @@ def text_of(
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
     """Return the held-out text of a run's own experiment; see `text_of` for `packed`."""
     if (origin := RunFolder(Path(run)).imported()) and not origin.get("corpus"):
-        raise UserError(
-            f"{run} was imported, and has no text of its own; name one by --corpus, or import it again with corpus.use="
-        )
+        raise UserError(f"{run} was imported without a corpus; pass --corpus, or import it again with corpus.use=NAME")
     data = build(model.experiment)
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
-        problem = f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since"
-        raise UserError(f"{problem}; bring its old text back, or train again")
+        problem = f"{data} was tokenized with another tokenizer than that of {run}, because the corpus has changed"
+        raise UserError(f"{problem}; restore the old text, or train again")
     return _text(model, held_out_sequences(data, split, sequences), packed, split, data=data)
 
 
@@ -94,18 +92,18 @@ def _text(
     read = (found.tokens != model.tokenizer.unknown) & found.maskable
     if not byte_counts(model.tokenizer, found.tokens, read).any():
         raise UserError(
-            f"{corpus or data}: the tokenizer of the model reads none of the text, and bits over "
-            "0 bytes are no number; name text that it knows, or import the model with its own tokenizer"
+            f"{corpus or data}: the model's tokenizer encodes no byte of this text, so bits per byte are undefined; "
+            "pass text that it can encode, or import the model with its own tokenizer"
         )
     counted = counted_of(model.experiment.data.format, model.tokenizer, found.tokens, found.maskable)
     return Text(**found._asdict(), counted=counted, data=data, split=split, corpus=corpus)
 
 
 def counted_of(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
-    """Return the tokens that all numbers of rows of a form of `[data]` are per, bool [n, L].
+    """Return a mask of the tokens over which metrics are averaged, bool [n, L].
 
-    Those that are maskable, without the EOS that fill the row of a dialogue, which cost next to nothing: of several in
-    a row the first ends the dialogue.
+    These are the maskable tokens, without the EOS tokens that pad a dialogue and have an NLL near 0: only the first EOS
+    after a dialogue counts.
     """
     if form != "chat" or tokenizer.eos is None:
         return maskable
@@ -114,10 +112,10 @@ def counted_of(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: T
 
 
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
-    """Check that a model's parts allow this evaluation, before anything is measured."""
+    """Raise `UserError` if a model's components do not allow this evaluation."""
     problems = [str(problem) for problem in conflicts(attrs.evolve(model.experiment, evaluation=spec))]
     problems += [
-        f"{metric.title}: a run does not judge its own text; name another judge"
+        f"{metric.title}: a run cannot judge its own text; choose another judge"
         for metric in spec.metrics
         if judges_itself(getattr(metric, "judge", None), run)
     ]
@@ -126,7 +124,7 @@ def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> Non
 
 
 def special_ids(tokenizer: TokenizerModel) -> list[int]:
-    """Return the ids without text: BOS and EOS, if the tokenizer has them."""
+    """Return the ids of BOS and EOS, if the tokenizer has them."""
     return [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
 
 
@@ -136,5 +134,5 @@ def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> 
 
 
 def digest(*tensors: Tensor) -> str:
-    """Return the SHA-256 of what tensors hold, as text: of tokens and where they count, for example."""
+    """Return the SHA-256 of the contents of tensors, as a hexadecimal string."""
     return hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors)).hexdigest()

@@ -1,9 +1,9 @@
-"""The quality of an importance: does it order held-out tokens by their loss, and is it calibrated?
+"""The quality of importance: whether it orders held-out tokens by their loss, and whether it is calibrated.
 
-N tokens of held-out text that some draw masked, V the vocabulary. Loss is a token's cross-entropy averaged over the
-draws that masked it, under uniform masking. Frequency alone predicts much of it, so an estimator is also evaluated
-within bands of frequency. Calibration is relative to the target `difficulty`: the rank of a token's loss within its
-row, (rank + ½)/n in (0, 1).
+N is the number of held-out tokens that were masked at least once, V the vocabulary size. The loss of a token is its
+cross-entropy averaged over the masks that hid it, under uniform masking. Token frequency predicts much of this loss, so
+importance is also evaluated within bands of frequency. Calibration is relative to the target `difficulty`: the rank of
+a token's loss within its row, (rank + ½)/n in (0, 1).
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ class Band:
 
 @attrs.frozen(kw_only=True)
 class Bin:
-    """Tokens of about the same importance, from `low` to below `high` (1 belongs to the last)."""
+    """Tokens whose importance is at least `low` and below `high`; the last bin includes 1."""
 
     low: float  # lower end
     high: float  # upper end
@@ -54,7 +54,7 @@ class Bin:
 
 @attrs.frozen(kw_only=True)
 class ImportanceQuality:
-    """The quality of an importance on held-out text."""
+    """The quality of importance on held-out text."""
 
     tokens: int  # N
     mean: float  # mean importance
@@ -93,7 +93,7 @@ class ImportanceResult(RunResult):
 
 
 def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> ImportanceQuality:
-    """Compare measured importance with loss, in bands of frequency (`counts`, int64 [V]) and in bins of importance."""
+    """Return correlations of importance with the loss, by frequency (`counts`, int64 [V]) and by importance."""
     assert measured.importance is not None
     seen = measured.counted & measured.token_loss.isfinite()
     importance, loss = measured.importance[seen].double(), measured.token_loss[seen]
@@ -129,10 +129,10 @@ def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> Importance
 
 
 def frequency_bands(counts: Tensor, bands: int) -> Tensor:
-    """Return the band of each entry of the vocabulary, int64 [V], 0 the rarest.
+    """Return the frequency band of each vocabulary entry, int64 [V]; band 0 has the rarest.
 
-    Each has about the same share of the training tokens `counts`, int64 [V]. The middle of an entry's own share
-    decides its band, so one that exceeds a band's share leaves a neighbour with less, or nothing.
+    Each band has about the same share of the training tokens `counts`, int64 [V]. The middle of an entry's share
+    decides its band, so an entry with more than a band's share makes a neighbouring band smaller or empty.
     """
     # Add one, as for the surprisal: entries that never occur belong to the rarest band.
     mass = counts.double() + 1
@@ -144,7 +144,7 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
 
 
 def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
-    """Return importance, rank of the loss and loss, all [N], by bins of importance of the same width; no empty ones."""
+    """Return bins of equal width over importance, rank of the loss and loss, all [N], without empty bins."""
     bin_of = (importance * BINS).long().clamp(0, BINS - 1)
 
     def within(number: int) -> Bin:
@@ -164,7 +164,7 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
 def weigh(
     model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, progress: Progress = None
 ) -> tuple[Text, Measurement]:
-    """Return a run's own held-out text, and its measurement, which has an importance."""
+    """Return the run's held-out text, and its measurement with importance."""
     require_estimator(model.experiment, run, constant=True)
     text = held_out_text(model, run, spec.split, spec.sequences)
     return text, measure(
@@ -175,7 +175,7 @@ def weigh(
 def importance_of_run(
     model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, bands: int = 5, progress: Progress = None
 ) -> ImportanceResult:
-    """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there."""
+    """Evaluate a run's importance on its held-out text, by bands of frequency, and save the result in its folder."""
     experiment = model.experiment
     text, measurement = weigh(model, run, spec, seed=seed, progress=progress)
     assert text.counts is not None  # it is the experiment's own

@@ -1,4 +1,4 @@
-"""Judges with weights, which read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
+"""Judge models that read texts in chunks: n texts, B chunks in a batch, T tokens in a chunk, D width."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from atat_zoo.system.machine import quiet_transformers
 
 
 class ChunkJudge(ABC):
-    """A `JudgeModel` that cuts texts into chunks and sums their scores."""
+    """A `JudgeModel` that cuts texts into chunks and sums their NLLs."""
 
     title: str
     device: torch.device | str
@@ -31,11 +31,11 @@ class ChunkJudge(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of texts that have characters; a `UserError` when the tokenizer has none for them."""
+        """Return the tokens of non-empty texts; raise `UserError` if the tokenizer cannot encode one."""
 
     @abstractmethod
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        """Return −log p of every token, float [B, T]; values where `counted` is false are ignored."""
+        """Return the NLL of every token, float [B, T]; values where `counted` is False are ignored."""
 
     @abstractmethod
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class ChunkJudge(ABC):
 
     @torch.no_grad()
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p of each text and its tokens; see `JudgeModel`."""
+        """Return the NLL and the number of tokens of each text; see `JudgeModel`."""
         nats = torch.zeros(len(texts), dtype=torch.float64)
         count = torch.zeros(len(texts), dtype=torch.int64)
         for rows, tokens, counted in self._batches(self._encoded(texts), self.skipped):
@@ -60,7 +60,7 @@ class ChunkJudge(ABC):
         empty = next((i for i, ids in enumerate(encoded) if not ids), None)
         if empty is not None:
             problem = f"text {empty + 1} of {len(texts)} is empty, and an empty text has no features"
-            raise UserError(f"{problem}; ask for longer texts, or leave out what needs features")
+            raise UserError(f"{problem}; generate longer texts, or leave out metrics of features")
         if self.pooling == "last":
             encoded = [ids[: self.length] for ids in encoded]
         total: Tensor | None = None
@@ -80,22 +80,22 @@ class ChunkJudge(ABC):
         return (total / count[:, None]).float()
 
     def unreadable(self, why: object) -> UserError:
-        """Return the error of a text that the tokenizer has no tokens for."""
-        return UserError(f"the judge {self.title} cannot read the text: {why}; name a judge whose tokenizer can")
+        """Return the error for a text that the tokenizer cannot encode."""
+        return UserError(f"the judge {self.title} cannot read the text: {why}; choose a judge whose tokenizer can")
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
-            raise UserError("there is no text to judge; ask for at least one")
+            raise UserError("no text to judge; pass at least one")
         there = [i for i, text in enumerate(texts) if text]
         encoded: list[list[int]] = [[] for _ in texts]
         for i, ids in zip(there, self.encode([texts[i] for i in there]) if there else [], strict=True):
             if not ids:
-                raise UserError(f"the tokenizer of {self.title} makes no token of text {i + 1}; name another judge")
+                raise UserError(f"the tokenizer of {self.title} has no token for text {i + 1}; choose another judge")
             encoded[i] = ids
         return encoded
 
     def _batches(self, encoded: Sequence[Sequence[int]], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the index of each chunk's text [B], tokens padded with 0 [B, T], and which of them count [B, T]."""
+        """Yield batches: the text index of each chunk [B], tokens padded with 0 [B, T], and a mask of tokens [B, T]."""
         start = [] if self.start is None else [self.start]
         chunks = [
             (row, [*start, *ids[first : first + self.length]])
@@ -112,7 +112,7 @@ class ChunkJudge(ABC):
 
 
 class RunScorer(ChunkJudge):
-    """A judge from a model whose objective has an exact likelihood; `name` is that of its run."""
+    """A judge model from a run whose objective has an exact likelihood; `name` is the run's name."""
 
     def __init__(self, model: Model, name: str) -> None:
         self.tokenizer = model.tokenizer
@@ -152,7 +152,7 @@ _UNLIMITED = 1024  # for a model without this setting
 
 
 class HuggingFaceScorer(ChunkJudge):
-    """A model and its tokenizer, from the hub or a folder."""
+    """A judge model from a `transformers` model and its tokenizer, on the hub or in a folder."""
 
     def __init__(
         self,
@@ -172,13 +172,13 @@ class HuggingFaceScorer(ChunkJudge):
         self.model = network.to(self.device).float().eval()
         longest = next((v for k in _LENGTHS if isinstance(v := getattr(network.config, k, None), int)), None)
         if length is not None and longest is not None and length > longest:
-            raise UserError(f"judge.length: {model} reads {longest} tokens at most; ask for no more")
+            raise UserError(f"judge.length: {model} reads at most {longest} tokens; lower it")
         self.start = None
         if begin == "bos":
             self.start = self.tokenizer.bos_token_id
             if self.start is None:
                 problem = f"judge.begin: the tokenizer of {model} has no BOS token"
-                raise UserError(f'{problem}; set begin = "none", which leaves the first token of every chunk out')
+                raise UserError(f'{problem}; set begin = "none", which does not score the first token of a chunk')
         self.length = (length or longest or _UNLIMITED) - (self.start is not None)
 
     @override
@@ -229,12 +229,12 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"judge.model: {name!r} cannot be loaded ({first}); name a causal model of the hub with safetensors, "
-            "or a folder that holds one with its tokenizer, and see that the network is there if it must be fetched"
+            f"judge.model: {name!r} cannot be loaded ({first}); choose a causal model with safetensors weights on the "
+            "hub, or the folder of one with its tokenizer, and check the network connection if it must be downloaded"
         ) from None
     model, report = loaded
     # The library would initialise these at random and continue.
     if lacking := sorted(report["missing_keys"]):
-        problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in all), so it is no causal language model"
-        raise UserError(f"judge.model: {problem}; name one that is")
+        problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in all), so it is not a causal model"
+        raise UserError(f"judge.model: {problem}; choose another")
     return tokenizer, model

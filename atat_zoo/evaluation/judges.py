@@ -1,6 +1,6 @@
-"""Judges: language models that score the text of another model, each text independently of the others.
+"""Judge models: language models that score the text of another model, each text independently of the others.
 
-An experiment has no table for a judge; `atat judge` names one for a finished run.
+An experiment has no table for a judge model; pass one to `atat judge`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def judges_itself(judge: Any, run: str | Path) -> bool:
-    """Return whether the judge, which may be None, is the run whose texts it is to judge."""
+    """Return whether the judge (or None) is the run whose texts it would judge."""
     folder = judge.folder if judge else None
     return folder is not None and os.path.realpath(folder) == os.path.realpath(run)
 
 
 class JudgeModel(Protocol):
-    """A judge that is ready to use."""
+    """A loaded judge model."""
 
     title: str  #: its name in tables and in run folders
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p of each text and its number of tokens of the judge, float64 and int64 [n]; 0 if it has none.
+        """Return the NLL (float64 [n]) and the number of judge tokens (int64 [n]) of each text; 0 for an empty text.
 
         Raises:
-            UserError: when there is no text, or the tokenizer cannot encode one.
+            UserError: If `texts` is empty, or the tokenizer cannot encode one of them.
         """
         ...
 
@@ -42,7 +42,7 @@ class JudgeModel(Protocol):
         """Return a vector for each text, float32 [n, D], for distances between sets of texts.
 
         Raises:
-            UserError: as `nats` does, and for a text without tokens.
+            UserError: As `nats`, and if a text has no tokens.
         """
         ...
 
@@ -54,26 +54,26 @@ class Judge(Protocol):
 
     @property
     def folder(self) -> str | None:
-        """The run folder of its model, because a run must not judge its own text; None for another model."""
+        """The run folder of the judge, because a run must not judge its own text; None if the judge is not a run."""
         ...
 
     def build(self, device: str) -> JudgeModel:
-        """Return the judge on a device: `auto`, `cpu`, `gpu`, or in torch's notation.
+        """Return the judge model on a device: `auto`, `cpu`, `gpu` or a torch device.
 
         Raises:
-            UserError: when its model is missing, or cannot judge.
+            UserError: If its model is missing, or cannot judge.
         """
         ...
 
 
 @component
 class RunJudge:
-    """A finished run with an exact likelihood: its objective has `exact = True`, such as `autoregressive`.
+    """A finished run as judge model; its objective has an exact likelihood, such as `autoregressive`.
 
-    Texts are encoded in the run's own tokens. One longer than its sequences is cut into chunks of L tokens, each scored
-    separately, so the first tokens of a chunk have little context. If the sequences begin with BOS, every chunk does,
-    and BOS is not counted; if they end with EOS, its place stays free. The feature of a text is the mean of the hidden
-    states that predict its tokens.
+    Texts are encoded with the run's tokenizer. A text longer than the run's sequences is cut into chunks of L tokens
+    that are scored separately, so the first tokens of a chunk have little context. If sequences begin with BOS, every
+    chunk does, and BOS is not counted; if they end with EOS, its position is left empty. The feature of a text is the
+    mean of the hidden states that predict its tokens.
     """
 
     name = "run"
@@ -87,7 +87,7 @@ class RunJudge:
         return self.path
 
     def check(self, experiment: Experiment | None = None) -> Iterator[Problem]:
-        """See `registry.component`; of a run that is not there nothing is said."""
+        """Yield the run's problems; see `registry.component`. A missing run has none until `build`."""
         from atat_zoo.experiment import from_table
         from atat_zoo.experiment.runs import RunFolder
 
@@ -97,7 +97,7 @@ class RunJudge:
         objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
         if not objective.exact:
             problem = f"the run {self.path} has the objective {objective.name!r}, which only bounds a text's likelihood"
-            remedy = "name a run whose likelihood is exact, such as an autoregressive one"
+            remedy = "choose a run with an exact likelihood, such as an autoregressive one"
             yield Problem("judge.path", f"{problem}; {remedy}")
 
     def build(self, device: str) -> JudgeModel:
@@ -112,13 +112,14 @@ class RunJudge:
 
 @component
 class HuggingFaceJudge:
-    """A causal language model in the format of the `transformers` library, by its name on the hub or its folder.
+    """A causal language model of the `transformers` library, by its name on the hub or its folder.
 
-    Texts are encoded in the model's own tokens and cut into chunks of `length`, BOS included, each scored separately.
-    Many implementations skip the first token of a text, because GPT-2 has no context for it: `begin = "none"` does so.
-    MAUVE's published features are the hidden state of the last token: `pooling = "last"`.
+    Texts are encoded with the model's tokenizer and cut into chunks of `length` tokens, including BOS, that are scored
+    separately. Many implementations do not score the first token of a text, because GPT-2 has no context for it; set
+    `begin = "none"` to do the same. MAUVE's published features are the hidden state of the last token: set
+    `pooling = "last"`.
 
-    Needs `pip install atat-zoo[judge]`. Weights are read from safetensors only, and no code of a model's author is run.
+    Needs `pip install atat-zoo[judge]`. Weights are loaded from safetensors only, and remote code is never executed.
     """
 
     name = "huggingface"

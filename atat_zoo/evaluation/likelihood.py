@@ -1,6 +1,6 @@
-"""The likelihood of held-out text, or bounds on it: the nats of every token, under every bound of an objective.
+"""The NLL of held-out text, or bounds on it: the nats of every token under every bound of an objective.
 
-`evaluate_run` measures a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/explanation/mathematics.md).
+`evaluate_run` evaluates a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/explanation/mathematics.md).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORD = re.compile(r"(?<=\s)\S")
 
 @attrs.frozen(kw_only=True, eq=False)
 class Measurement:
-    """A model measured on n sequences of L tokens."""
+    """The measurement of a model on n sequences of L tokens."""
 
     rows: Tensor  # number of each sequence in the held-out set, int64 [n]
     tokens: Tensor  # int64 [n, L]
@@ -55,12 +55,12 @@ class Measurement:
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, of all processes
 
     def refuse_nan(self, name: str) -> Measurement:
-        """Return this, or raise a `UserError` that names the model if a sequence has no number of nats."""
+        """Return this measurement, or raise a `UserError` that names the model if the NLL of a sequence is NaN."""
         for bound, nats in self.contribution.items():
             if count := int(nats.sum(1).isnan().sum()):
                 raise UserError(
-                    f"{name}: the bound {bound} of {count} of {len(nats)} sequences is no number: the weights are "
-                    "damaged, or too large for their precision; evaluate another model"
+                    f"{name}: the bound {bound} of {count} of {len(nats)} sequences is NaN, because the weights are "
+                    "damaged or too large for their precision; evaluate another model"
                 )
         return self
 
@@ -94,13 +94,13 @@ def measure(
     documents: Tensor | None = None,
     progress: Progress = None,
 ) -> Measurement:
-    """Run the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
+    """Return the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
 
     The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
-    the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. The metrics of `spec` are of the
-    predictions under the same masks; in a process group they add up over its processes, all of which must measure.
-    The bound `nelbo` is called `answers` if the `form` of `[data]` is `chat`; `counted` and `documents` are those of a
-    `Text`: without the first, every maskable token counts.
+    the indices of the sequences in the held-out set, int64 [n] (default: 0 … n−1). The metrics of `spec` are computed
+    from the predictions under the same masks and summed over the process group, so every process must call this
+    function. The bound `nelbo` is named `answers` if the `form` of `[data]` is `chat`. `counted` and `documents` are
+    those of a `Text`; without `counted`, every maskable token counts.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     counted = maskable if counted is None else counted
@@ -157,7 +157,7 @@ def measure(
 
 
 def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Tensor:
-    """Return each token's importance averaged over the masks that hide it, float32 [n, L]; NaN where none does."""
+    """Return each token's importance, averaged over the masks that hide it, float32 [n, L]; NaN if none hides it."""
 
     def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         return {"importance": module.importance(z, maskable, t)[masked]}
@@ -168,7 +168,7 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor, factorisation: str = "") -> BoundValue:
-    """Return a bound over sequences, from nats [n], maskable tokens [n] and bytes [n] of each."""
+    """Return a bound over sequences from the nats [n], maskable tokens [n] and bytes [n] of each sequence."""
     per_token, error = ratio(nats, n)
     value, (bits, of_bits) = exponential(per_token), ratio(nats / math.log(2), sizes)
     return BoundValue(
@@ -199,11 +199,11 @@ def summarise(
     corpus: str = "",
     of_texts: Mapping[str, MetricValue] | None = None,
 ) -> Evaluation:
-    """Turn a measurement into the reported numbers.
+    """Return the reported numbers of a measurement.
 
-    `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks; `of_texts` are
-    the metrics of what the model writes; `factorisations` are of `Objective.factorisations`, and the importance is
-    `learned` or not. The other names are those of `Evaluation`.
+    `counts` are the training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks; `of_texts`
+    are metrics of generated texts; `factorisations` comes from `Objective.factorisations`; `learned` tells whether the
+    importance is learned. The other arguments are fields of `Evaluation`.
     """
     x, maskable, per = measured.tokens, measured.maskable, measured.counted
     n = per.sum(1)
@@ -272,9 +272,9 @@ def evaluate_run(
     text: Text | None = None,
     progress: Progress = None,
 ) -> Evaluation:
-    """Evaluate a model, which is `Model.from_run(run)`, on held-out text, and save the result in the run folder.
+    """Evaluate `model`, which is `Model.from_run(run)`, on held-out text, and save the result in the run folder.
 
-    The same seed gives two models the same masks. `text` is of `text_of`; that of the experiment's own corpus if None.
+    The same seed gives two models the same masks. `text` comes from `text_of` (default: the run's held-out text).
     """
     text = text or text_of(model, run, spec, packed=True)
     method, x = method_of(model.experiment, spec.bound), (text.tokens, text.maskable)

@@ -1,4 +1,4 @@
-"""MAUVE of two sets of texts, by its authors' package."""
+"""MAUVE of two sets of texts, computed by its authors' package."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ RELIABLE_OF_MAUVE = 1000
 
 
 def check_mauve(number: int) -> None:
-    """Raise `UserError` unless there are enough texts on each side, and the package is installed."""
+    """Raise `UserError` if there are too few texts, or the package is not installed."""
     if number < FEWEST_OF_MAUVE:
-        enough = f"{FEWEST_OF_MAUVE} texts at least, and better {RELIABLE_OF_MAUVE}"
-        raise UserError(f"MAUVE needs {enough}, not {number}; ask for more")
+        enough = f"at least {FEWEST_OF_MAUVE} texts, and preferably {RELIABLE_OF_MAUVE}"
+        raise UserError(f"MAUVE needs {enough}, not {number}; generate more")
     if find_spec("mauve") is None:
         raise UserError("MAUVE needs the package mauve-text; install it with `pip install 'atat-zoo[mauve]'`")
 
 
 def mauve_of(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE, by its authors' package, of features float32 [n, D], in (0, 1]: 1 if both sets are alike."""
+    """Return MAUVE of two sets of features, float32 [n, D], in (0, 1]: 1 if both sets are the same."""
     check_mauve(min(len(texts), len(reference)))
     if not bool(texts.isfinite().all() and reference.isfinite().all()):
-        raise UserError("the judge's features are not finite, as of a model that has diverged; name another judge")
+        raise UserError("the judge's features are not finite, so its model may have diverged; choose another judge")
     from mauve import compute_mauve
 
     with _quiet():
@@ -44,7 +44,7 @@ def mauve_of(texts: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the warnings of the clustering: native code that writes to the terminal directly."""
+    """Silence the warnings of the clustering, native code that writes to the terminal directly."""
     sys.stderr.flush()
     stderr = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)

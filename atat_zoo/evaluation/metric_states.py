@@ -1,4 +1,4 @@
-"""What metrics are while they are measured: `torchmetrics.Metric`s with sums of each sequence or text, for the errors.
+"""The states of metrics: `torchmetrics.Metric` classes with sums per sequence or text, for standard errors.
 
 N predictions, V predictable tokens, B rows of a batch, n sequences or texts, b bins.
 """
@@ -41,12 +41,12 @@ def brier(log_probs: Tensor, x: Tensor) -> Tensor:
 
 
 def among_top(log_probs: Tensor, x: Tensor, *, k: int) -> Tensor:
-    """Return whether the true token is among the k most probable, [N] of 0 and 1."""
+    """Return 1 where the true token is among the k most probable tokens, else 0, [N]."""
     return (log_probs.topk(min(k, log_probs.shape[1])).indices == x[:, None]).any(1).double()
 
 
 class Metrics:
-    """The metrics of an evaluation, by their titles: see `metrics.built`."""
+    """The metrics of an evaluation by title; see `metrics.built`."""
 
     def __init__(self, built: Mapping[str, TorchMetric], device: torch.device | str) -> None:
         self.device = device
@@ -55,10 +55,10 @@ class Metrics:
         self.together = MetricCollection(dict(self.built), compute_groups=False)
 
     def observer(self, sequence: Tensor, counted: Tensor) -> Observer:
-        """Return what is shown the predictions of a batch.
+        """Return a function that updates the metrics with the predictions of a batch.
 
-        Its rows are these sequences, int64 [B], of whose predictions those of the tokens that are `counted`, bool
-        [B, L], have a weight.
+        The rows of the batch are these sequences, int64 [B]; predictions of tokens that are not `counted`, bool [B, L],
+        have weight 0.
         """
         sequence, counted = sequence.to(self.device), counted.to(self.device)
 
@@ -69,23 +69,23 @@ class Metrics:
         return observe
 
     def show(self, **what: Any) -> None:
-        """Update them, each with what it names: see `Metric.build`."""
+        """Update each metric with the arguments that it names; see `Metric.build`."""
         self.together.update(**what)
 
     def show_nothing(self, vocabulary_size: int) -> None:
-        """Show no predictions, in a process without sequences: in a group all must have the same states to gather."""
+        """Update the metrics with no predictions, so that a process without sequences has the states to gather."""
         none = torch.zeros(0, dtype=torch.int64, device=self.device)
         nothing = torch.zeros(0, vocabulary_size, device=self.device)
         self.show(log_probs=nothing, tokens=none, weight=none.double(), row=none, sequence=none)
 
     def values(self) -> dict[str, MetricValue]:
-        """Return what they have found, in a process group together with those of the other processes."""
+        """Return the values of the metrics, over all processes of a process group."""
         found = ((title, metric.compute()) for title, metric in self.built.items())
         return {title: v if isinstance(v, MetricValue) else MetricValue(value=float(v)) for title, v in found}
 
 
 class SequenceSums(TorchMetric):
-    """Sums over each sequence, or each text, float64 [n, C]."""
+    """Sums over each sequence or each text, float64 [n, C]."""
 
     full_state_update = False
     sequence: list[Tensor]
@@ -97,7 +97,7 @@ class SequenceSums(TorchMetric):
         self.add_state("sums", default=[], dist_reduce_fx="cat")
 
     def add(self, sequence: Tensor, values: Tensor, row: Tensor | None = None) -> None:
-        """Add values [N, C] in these rows of a batch, int64 [N], of these sequences, int64 [B]; of one each if None."""
+        """Add values [N, C] for rows of a batch, int64 [N] (default: 0 … N−1), whose sequences are int64 [B]."""
         if row is None:
             self.sequence.append(sequence.to(self.device))
             self.sums.append(values.to(self.device))
@@ -110,14 +110,14 @@ class SequenceSums(TorchMetric):
         self.sums[-1].index_add_(0, row, values)
 
     def by_sequence(self) -> Tensor:
-        """Return the sums of each sequence, float64 [n, C], in their order."""
+        """Return the sums of each sequence, float64 [n, C], ordered by sequence."""
         sequence, sums = dim_zero_cat(self.sequence), dim_zero_cat(self.sums)
         each, inverse = sequence.unique(return_inverse=True)
         return sums.new_zeros(len(each), sums.shape[1]).index_add_(0, inverse, sums)
 
     @override
     def compute(self) -> MetricValue:
-        """Return Σ a / Σ b of two columns, with its standard error over sequences."""
+        """Return the ratio Σ a / Σ b of two columns, with its standard error over sequences."""
         value, error = ratio(*self.by_sequence().unbind(1))
         return MetricValue(value=value, stderr=error)
 
@@ -136,7 +136,7 @@ class SequenceMean(SequenceSums):
 
 
 class Calibration(SequenceSums):
-    """Weights, confidences and hits of each sequence by bins of the confidence, and what follows."""
+    """Expected calibration error, from the weights, confidences and hits of each sequence by bins of confidence."""
 
     def __init__(self, bins: int) -> None:
         super().__init__()
@@ -166,14 +166,14 @@ class Calibration(SequenceSums):
 
 
 def entropy(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
-    """Return the entropy of the token frequencies of a text, in nats, and 1, to be averaged over texts."""
+    """Return the entropy of a text's token frequencies, in nats, and its weight 1."""
     ids = np.concatenate([np.zeros(0, np.int64), *pieces])
     share = np.unique(ids, return_counts=True)[1] / max(1, len(ids))
     return float(-(share * np.log(share)).sum()), 1.0
 
 
 def adjacent(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
-    """Return the sum of the cosines of the word counts of adjacent sentences, and the number of these pairs.
+    """Return the sum of cosine similarities between word counts of adjacent sentences, and the number of pairs.
 
     A sentence ends at ., ! or ? before white space, or at the end of a line, and has at least one word.
     """
@@ -188,19 +188,19 @@ def _cosine(one: Counter[str], other: Counter[str]) -> float:
 
 
 def windows(pieces: Sequence[Tokens], n: int) -> Tokens:
-    """Return every n-gram of tokens of a text in pieces, [m, n]; none spans two pieces."""
+    """Return the token n-grams of a text in pieces, [m, n]; no n-gram spans two pieces."""
     cut = (np.lib.stride_tricks.sliding_window_view(piece, n) for piece in pieces if len(piece) >= n)
     return np.concatenate([np.zeros((0, n), np.int64), *cut])
 
 
 def distinct(pieces: Sequence[Tokens], n: int) -> tuple[int, int]:
-    """Return the number of distinct n-grams of a text, and that of all of them."""
+    """Return the number of distinct n-grams of a text, and the number of all its n-grams."""
     grams = windows(pieces, n)
     return len(np.unique(grams, axis=0)), len(grams)
 
 
 class TextMean(SequenceSums):
-    """Σ a / Σ b over texts, of what a score returns of each: (text, its tokens in pieces) → (a, b)."""
+    """The ratio Σ a / Σ b over texts of a score (text, token pieces) → (a, b)."""
 
     def __init__(self, score: Callable[[str, Sequence[Tokens]], tuple[float, float]]) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class TextMean(SequenceSums):
 
 
 class JudgedNats(SequenceSums):
-    """The exponential of a judge's nats per token of its own."""
+    """Generative perplexity: the exponential of the nats per token under a judge model, in its own tokens."""
 
     def __init__(self, judge: Any) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class LongestCopy(MaxMetric):
 
 
 class Distinct(TorchMetric):
-    """The distinct n-grams over all of them; NaN where no text has one."""
+    """The ratio of distinct to all n-grams; NaN if no text has an n-gram."""
 
     full_state_update = False
     grams: list[Tensor]
@@ -279,7 +279,7 @@ class Distinct(TorchMetric):
 
 
 class SelfBleu(TorchMetric):
-    """BLEU of each of the first texts with the others of these as references, averaged. Keeps them as UTF-8."""
+    """The mean BLEU of each of the first texts with the others as references. The texts are stored as UTF-8."""
 
     full_state_update = False
     sequence: list[Tensor]
@@ -300,7 +300,7 @@ class SelfBleu(TorchMetric):
         self.bytes.append(tensor(list(b"".join(encoded)), dtype=torch.uint8, device=self.device))
 
     def texts(self) -> list[str]:
-        """Return the first texts by their numbers."""
+        """Return the first texts, by number."""
         sequence, size, whole = (dim_zero_cat(state).cpu() for state in (self.sequence, self.size, self.bytes))
         texts = [part.numpy().tobytes().decode() for part in whole.split(size.tolist())]
         return [texts[i] for i in sequence.argsort().tolist()][: self.most]
@@ -315,7 +315,7 @@ class SelfBleu(TorchMetric):
 
 
 class Mauve(TorchMetric):
-    """MAUVE of the judge's features of the texts against those of the references."""
+    """MAUVE between the judge's features of the texts and of the references."""
 
     full_state_update = False
     sequence: list[Tensor]

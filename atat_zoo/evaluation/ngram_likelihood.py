@@ -1,11 +1,11 @@
-"""The n-gram model, a baseline: the same held-out tokens as the model, under the same masks, with the same weights.
+"""The n-gram model, a baseline on the same held-out tokens as the model, with the same masks and weights.
 
-It predicts a token from two neighbouring ones by their counts in the training text, with the counts of the n-gram prior
-but without a network. It reads only what the model may read:
+It predicts a token from two neighbouring tokens with the counts of the n-gram prior, without a network. It reads only
+tokens that the model may read:
 
-    a model of any order      z_{i−1} and z_{i+1}, as far as they are visible
-    one of blocks             the same within its block, and the clean last token of the block before it
-    of an exact likelihood    x_{i−2} and x_{i−1}: any exact likelihood is one of the whole text
+    any-order model         z_{i−1} and z_{i+1}, if visible
+    block model             the same within its block, and the clean last token of the previous block
+    exact likelihood        x_{i−2} and x_{i−1}
 """
 
 import warnings
@@ -32,7 +32,7 @@ BETWEEN, AFTER = "two neighbours", "two tokens to the left"
 
 @attrs.frozen(kw_only=True, eq=False)
 class NGramPriorNats:
-    """An n-gram model measured on n sequences."""
+    """The NLL of an n-gram model on n sequences."""
 
     reads: str  # the tokens that it sees: `BETWEEN` or `AFTER`
     counted: int  # sequences of the training shards, all of them
@@ -50,7 +50,7 @@ def measure_ngram_prior(
     seed: int,
     rows: Tensor | None = None,
 ) -> NGramPriorNats | None:
-    """Measure the n-gram model of the shards `data` as `measure` does a module; None, with a warning, if it cannot."""
+    """Return the NLL of the n-gram model of the shards `data`; see `measure`. If it fails, warn and return None."""
     try:
         table = load_ngram_prior(data)
     except UserError as error:
@@ -71,7 +71,7 @@ def measure_ngram_prior(
 
 
 def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorValue:
-    """Return the n-gram model beside another: its nats, the other's [n] and the tokens [n] of each sequence."""
+    """Return the n-gram model's comparison with a model, from both NLLs [n] and the tokens [n] of each sequence."""
     (per_token, error), (gap, gap_error) = ratio(ngram.nats, count), ratio(model - ngram.nats, count)
     value = exponential(per_token)
     return NGramPriorValue(
@@ -86,7 +86,7 @@ def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorVal
 
 
 def scores_between(table: NGramPrior, mask_id: int, block_size: int | None = None) -> Scores:
-    """Return −log p of the masked tokens from their visible neighbours, for a model of any order or one of blocks."""
+    """Return the NLL of the masked tokens given their visible neighbours, for any-order and block models."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         left, right = neighbours_of(z, 1, mask_id).unbind(2)
@@ -100,7 +100,7 @@ def scores_between(table: NGramPrior, mask_id: int, block_size: int | None = Non
 
 
 def scores_after(table: NGramPrior, mask_id: int) -> Scores:
-    """Return −log p of the masked tokens from the two to the left, for a model that reads in this order."""
+    """Return the NLL of the masked tokens given the two tokens to the left, for left-to-right models."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         last, _, before, _ = neighbours_of(x, 2, mask_id).unbind(2)

@@ -1,6 +1,6 @@
-"""The overlap of texts with the training text: copied n-grams of tokens, and the longest copied span.
+"""The overlap of texts with the training text: copied token n-grams and the longest copied span.
 
-The training text is read once, shard by shard; the texts stay in memory. Nothing is hashed: the counts are exact.
+The training text is read once, shard by shard; the texts stay in memory. Counts are exact, without hashing.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ _NONE = -1  # no token: between two texts, and where the training text has paddi
 
 @attrs.frozen(kw_only=True)
 class Overlap:
-    """The n-grams of some texts that occur in the training text."""
+    """The copied n-grams and spans of some texts."""
 
     copied: Mapping[int, Tokens]  # of each text, by n; a window that occurs twice in the texts counts twice
     windows: Mapping[int, Tokens]  # all windows of n tokens of each text, by n
@@ -36,13 +36,13 @@ class Overlap:
         return len(self.span)
 
     def share(self, n: int) -> float | None:
-        """Return the share of copied n-grams; None when no text is that long."""
+        """Return the fraction of n-grams that are copied; None if no text has n tokens."""
         windows = int(self.windows[n].sum())
         return int(self.copied[n].sum()) / windows if windows else None
 
 
 class Copies:
-    """Finds copies of texts, in pieces int64 [L], and of their n-grams of some sizes, in a stream of tokens."""
+    """A search for copies of texts (pieces int64 [L]) and of their n-grams in a stream of training tokens."""
 
     def __init__(self, texts: Sequence[Sequence[Tokens]], sizes: Sequence[int]) -> None:
         self.texts = texts
@@ -58,7 +58,7 @@ class Copies:
         self.span: Tokens = mine[:0]
 
     def see(self, block: Tokens) -> None:
-        """Compare a block of training tokens, int64 [T]; it begins with the last `reach` tokens of the one before."""
+        """Search a block of training tokens, int64 [T], whose first `reach` tokens end the previous block."""
         theirs, most = _Windows(block, self.own.known), min(len(block), self.most)
         for n, keys in self.grams.items():
             if n <= most:
@@ -75,7 +75,7 @@ class Copies:
             self.span = block[start : start + longest].copy()
 
     def result(self) -> Overlap:
-        """Return the copies so far."""
+        """Return the copies found so far."""
         copied, windows = {}, {}
         for n in self.sizes:
             of_piece, start = [], 1  # where a piece begins, behind the token that is none
@@ -94,12 +94,12 @@ class Copies:
 
 
 class _Windows:
-    """The windows of a sequence that may occur in our texts, each with a unique key.
+    """The windows of a sequence that may occur in the texts, each with a unique key.
 
-    A window of 2^j tokens has a number, assigned to the pair of numbers of its halves (Karp, Miller & Rosenberg, STOC
-    1972); 0 means any window that our texts lack. One of n tokens is the pair of its first and its last 2^j ≤ n tokens.
+    A window of 2^j tokens has a number for the pair of numbers of its halves (Karp, Miller & Rosenberg, STOC 1972); 0
+    stands for every window that the texts lack. A window of n tokens is the pair of its first and last 2^j ≤ n tokens.
 
-    `known`: the sorted keys of our windows, by j. Our own text adds to it; a training block looks its keys up.
+    `known` has the sorted keys of the texts' windows, by j. The texts add keys; training blocks look keys up.
     """
 
     def __init__(self, tokens: Tokens, known: list[Tokens]) -> None:
@@ -107,7 +107,7 @@ class _Windows:
         self.numbers: list[Tokens] = []
 
     def keys(self, n: int) -> Tokens:
-        """Return the key of each window of n tokens, int64 [T − n + 1]; _NONE if our texts have no such window."""
+        """Return the key of each window of n tokens, int64 [T − n + 1]; _NONE if no text has the window."""
         j = n.bit_length() - 1
         while len(self.numbers) <= j:
             level = len(self.numbers)
@@ -119,7 +119,7 @@ class _Windows:
 
 
 def _pairs(numbers: Tokens, distance: int) -> Tokens:
-    """Return a key for each pair of numbers at a distance, _NONE if either is 0."""
+    """Return a key for each pair of numbers at a distance; _NONE if either is 0."""
     first, second = numbers[: len(numbers) - distance], numbers[distance:]
     return np.where((first > 0) & (second > 0), (first << 32) | second, _NONE)
 
@@ -131,16 +131,16 @@ def _positions(known: Tokens, keys: Tokens) -> Tokens:
 
 
 def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
-    """Split a text, int64 [L], at its special tokens, which have no text, and drop those."""
+    """Return the pieces of a text, int64 [L], between its special tokens."""
     cuts = np.flatnonzero(np.isin(tokens, np.array(special, np.int64)))
     parts = np.split(tokens, np.sort(np.concatenate([cuts, cuts + 1])))
     return [part for part in parts if len(part) and part[0] not in special]
 
 
 def training_text(folder: Path) -> Iterator[Tokens]:
-    """Yield the training tokens of a folder of shards, int64 [T], shard by shard; sequences that follow are joined.
+    """Yield the training tokens of a folder of shards, int64 [T], shard by shard, with consecutive sequences joined.
 
-    An id that no token has separates documents that are rows of their own, and dialogues.
+    An unused id separates dialogues, and documents that have a row each.
     """
     data = shard_manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
@@ -168,7 +168,7 @@ def overlap(
 ) -> list[Overlap]:
     """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 
-    A text is in `pieces`, token ids int64 [L] each; `sizes` are the n of the n-grams.
+    Each text is a list of pieces, int64 [L]; `sizes` are the n of the n-grams.
     """
     copies = [Copies(group, sizes) for group in groups]
     reach = max((c.reach for c in copies), default=0)

@@ -1,9 +1,10 @@
-"""The NLL of held-out text under a sampler, by teacher forcing of its steps (docs/explanation/mathematics.md).
+"""The NLL of held-out text under a sampler, by teacher forcing of its decoding steps (docs/explanation/mathematics.md).
 
     −log p(x) ≤ E_{S~π} Σ_t Σ_{i∈S_t} −log p_θ(x_i | z_t)
 
-for choices of positions that read z and their own random numbers; equality where they are deterministic. It holds for
-any number of positions a step, so it prices parallel decoding without a judge. n texts of L tokens, K orders of each.
+if the choice of positions reads only z and its own random numbers; with equality if the choice is deterministic. The
+bound holds for any number of tokens per step, so it evaluates parallel decoding without a judge model. n texts of L
+tokens, K decoding orders per text.
 """
 
 import math
@@ -34,7 +35,7 @@ from atat_zoo.registry.spec import unstructure
 
 @attrs.frozen(kw_only=True, eq=False)
 class PolicyNats:
-    """What a policy pays for n texts; with one order, `nats` are the sums of the contributions."""
+    """The policy bound of n texts; with one order, `nats` are the sums of the contributions."""
 
     nats: Tensor  # −log of the mean probability over the orders, float64 [n]; ∞ for a text that it cannot write
     lower: Tensor  # the lower end of the bracket, float64 [n]; NaN unless the orders are random and even in number
@@ -52,11 +53,11 @@ class PolicyNats:
 def policy_nats(
     denoiser: Denoiser, sampler: Sampler, tokens: Tensor, maskable: Tensor, seeds: Tensor, *, orders: int = 1
 ) -> PolicyNats:
-    """Return the bound on −log p(maskable tokens | the others) under a sampler.
+    """Return the policy bound on −log p(maskable tokens | other tokens) under a sampler.
 
-    The average is inside the logarithm: −log 1/K Σ_k exp(−nats_k), in expectation a bound for any K and tighter for
-    more (Burda et al., arXiv:1509.00519). A deterministic sampler has one order. Tokens are int64 and maskable bool
-    [n, L], the sampler's seeds int64 [n].
+    Orders are averaged inside the logarithm, −log 1/K Σ_k exp(−nats_k), which is a bound in expectation for any K and
+    tighter for larger K (Burda et al., arXiv:1509.00519). A deterministic sampler has one order. Tokens are int64 and
+    maskable bool, both [n, L]; the sampler's seeds are int64 [n].
     """
     orders = 1 if sampler.deterministic else orders
     z = torch.where(maskable, denoiser.mask_id, tokens)
@@ -86,9 +87,9 @@ def measure_policy(
     batch_size: int = 64,
     progress: Progress = None,
 ) -> PolicyNats:
-    """Return the same for what a text generator draws from, guidance and precision included, batch by batch.
+    """Return the policy bound under a text generator, including guidance and precision, batch by batch.
 
-    The orders of text n are a function of (seed, n), so two samplers and two models are paired.
+    The orders of text n are a function of (seed, n), so results of two samplers or two models are paired.
     """
     seeds = sequence_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []
@@ -108,7 +109,7 @@ def measure_policy(
 
 @attrs.frozen(kw_only=True)
 class BracketValue:
-    """How far below a policy bound the likelihood may lie; errors are standard errors over sequences."""
+    """The lower limit of the NLL below a policy bound. Errors are standard errors over sequences."""
 
     nats_per_token: float  # of the lower end
     stderr: float  # of that
@@ -159,7 +160,7 @@ class PolicyValue(RunResult):
 def policy_value(
     model: Model, measured: PolicyNats, text: Text, sampler: Sampler, guidance: Guidance, *, seed: int, orders: int
 ) -> PolicyValue:
-    """Return what a measurement on a text says, with the settings under which it was made."""
+    """Return the policy bound of a measurement on a text, with the measurement's settings."""
     n = text.counted.sum(1)
     bound = bound_value(measured.nats, n, byte_counts(model.tokenizer, text.tokens, text.maskable))
     return PolicyValue(
@@ -184,9 +185,9 @@ def policy_value(
 
 
 def bracket_value(measured: Bracket, n: Tensor) -> BracketValue | None:
-    """Return the lower end over sequences of n tokens, [n]; None if it was not measured, or says nothing.
+    """Return the lower limit over sequences of n tokens, [n]; None if it was not measured, or is too uncertain.
 
-    It says nothing if its error is wider than it is, or if it is below zero nats: no probability is above one.
+    It is too uncertain if its standard error exceeds the bracket's width, or if it is below zero nats.
     """
     (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.upper - measured.lower, n)
     if not (lower >= 0 and width_error <= width < math.inf):  # NaN where there is no bracket, or one text only
@@ -213,9 +214,9 @@ def policy_of_run(
     batch_size: int = 64,
     progress: Progress = None,
 ) -> PolicyValue:
-    """Return the policy bound of a sampler on a text, in float32 as every bound, and save it in the run folder.
+    """Return the policy bound of a sampler on a text, computed in float32, and save it in the run folder.
 
-    `model` is of `Model.from_run(run)`, `text` of `text_of`.
+    `model` comes from `Model.from_run(run)` and `text` from `text_of`.
     """
     text_generator, x = guidance.guide(model.text_generator("fp32")), (text.tokens, text.maskable)
     measured = measure_policy(

@@ -1,7 +1,7 @@
-"""Compare runs: the same n held-out sequences of L tokens, the same masks, paired differences.
+"""Paired comparison of runs on the same n held-out sequences of L tokens with the same masks.
 
-The difference of two runs is Σ(a − b) / Σ tokens, with a and b the nats of a bound on −log p(x) of each sequence; its
-interval is a bootstrap over sequences.
+The difference of two runs is Σ(a − b) / Σ tokens, where a and b are the nats of a bound on −log p(x) for each sequence.
+Its interval is a bootstrap over sequences.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ _ADVICE = "compare runs of one corpus, tokenizer and data.length"
 
 @attrs.frozen(kw_only=True, eq=False)
 class MeasuredRun:
-    """A run on held-out sequences."""
+    """The measurement of a run on held-out sequences."""
 
     step: int  # optimizer steps of its weights
     method: str  # the estimator of its numbers, or `likelihood` if they are exact
@@ -51,7 +51,7 @@ class MeasuredRun:
 
     @property
     def quantity(self) -> str:
-        """The bound by which the run is judged: its objective's first."""
+        """The name of the run's main bound, the first of its objective."""
         return next(iter(self.nats))
 
     def bounds(self) -> dict[str, BoundValue]:
@@ -60,7 +60,7 @@ class MeasuredRun:
         return {name: bound_value(nats, self.count, self.bytes, of.get(name, "")) for name, nats in self.nats.items()}
 
     def beside(self) -> NGramPriorValue | None:
-        """Return the n-gram model beside the bound by which the run is judged."""
+        """Return the n-gram model's comparison with the run's main bound."""
         return figure(self.ngram, self.nats[self.quantity], self.count) if self.ngram else None
 
 
@@ -85,7 +85,7 @@ def numbers_of(
     documents: Tensor | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
+    """Return the measured fields of a `MeasuredRun`; `data` has the training shards, options are those of `measure`."""
     form = model.experiment.data.format
     counted = counted_of(form, model.tokenizer, tokens, maskable)
     of_rows: Any = {"form": form, "counted": counted, "documents": documents}
@@ -120,10 +120,10 @@ def measure_runs(
     progress: Progress = None,
     **other: Any,
 ) -> list[ComparedRun]:
-    """Measure every run on the same held-out sequences with the same masks, one model in memory at a time.
+    """Return the measurements of all runs on the same held-out sequences and masks, with one model in memory.
 
-    `baseline` is the index of the run whose held-out text the others must have, `step` the checkpoint of every run to
-    measure (None: their final models). `other` names other text for all, by the keywords of `text_of`.
+    `baseline` is the index of the run whose held-out text the others must share, and `step` the checkpoint of every run
+    (default: the final model). Pass the arguments of `text_of` as `other` to measure on other text.
     """
     first = runs[baseline]
     text = text_of(Model.from_run(first, step=step), first, spec, packed=True, **other)
@@ -134,7 +134,7 @@ def measure_runs(
             what = f"has {len(own.tokens)} held-out sequences, {first} has {len(text.tokens)}"
             raise UserError(f"{run} {what}; {_ADVICE}")
         if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
-            what = f"has other held-out text than {first}: its corpus or its held-out share differs"
+            what = f"has other held-out text than {first}, because its corpus or held-out share differs"
             raise UserError(f"{run} {what}; {_ADVICE}")
         shards.append(own.data)
     names = [run.resolve().name for run in runs]
@@ -166,7 +166,7 @@ def measure_runs(
 def alike(
     runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | str | None
 ) -> Iterator[tuple[Path, Model]]:
-    """Yield each run with its model; refuse one that cannot be measured so, or reads otherwise than the baseline."""
+    """Yield each run with its model; raise `UserError` if it cannot be compared with the baseline."""
     first = runs[baseline]
     tokenizer = read(RunFolder(first).model_at(step) / TOKENIZER)
     data = Model.from_run(first, step=step).experiment.data
@@ -174,17 +174,17 @@ def alike(
         model = Model.from_run(run, step=step)
         check_evaluation(model, run, spec)
         if read(RunFolder(run).model_at(step) / TOKENIZER) != tokenizer:
-            raise UserError(f"{run} has another tokenizer than {first}: nats per token are of other tokens; {_ADVICE}")
+            raise UserError(f"{run} has another tokenizer than {first}: nats per token are not comparable; {_ADVICE}")
         for key in ("length", "special_tokens", "packing", "format"):
             here, there = getattr(data, key), getattr(model.experiment.data, key)
             if here != there:
-                problem = f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences"
-                raise UserError(f"{problem}; compare runs that agree in it")
+                problem = f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text gives other sequences"
+                raise UserError(f"{problem}; compare runs with equal data.{key}")
         yield run, model
 
 
 def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
-    """Return the number of parameters of a model, and the number without those that grow with the vocabulary."""
+    """Return the number of a model's parameters, with and without those that grow with the vocabulary."""
     grow: dict[int, int] = {}
     for part in module.modules():
         if isinstance(part, nn.Embedding) and part.num_embeddings >= vocabulary_size:
@@ -213,7 +213,7 @@ class Difference:
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """The table, and its settings."""
+    """A comparison of runs, and its settings."""
 
     runs: tuple[ComparedRun, ...]  # in the given order
     # By run, of each of its bounds minus the baseline's first one; None for the latter itself.
@@ -235,7 +235,7 @@ class Comparison:
         return title(name, found.pop() if len(found) == 1 else "")
 
     def reached(self, run: ComparedRun) -> tuple[int | None, float | None]:
-        """Return the step and the seconds at which a run had the value, None where that is not known."""
+        """Return the step and the seconds at which a run reached the perplexity, or None if unknown."""
         step = None if self.reach is None else run.history.reached(self.reach)
         return step, None if step is None else run.history.seconds_at(step)
 
@@ -280,10 +280,10 @@ def compare(
     corpus_name: str = "",
     all_of_corpus: bool = False,
 ) -> Comparison:
-    """Compare measured runs with one of them.
+    """Return the comparison of measured runs with a baseline.
 
-    `baseline` is the index of that run, `reach` a perplexity, or None for the final one of the worst run. The seed is
-    that of the masks; the bootstrap's is fixed. Other text than the baseline's is named as in `text_of`.
+    `baseline` is the index of this run, and `reach` a perplexity (default: the highest final one). `seed` is the seed
+    of the masks; the seed of the bootstrap is fixed. Arguments for other text are those of `text_of`.
     """
     base = runs[baseline]
     quantity = base.quantity
@@ -293,7 +293,7 @@ def compare(
     differences = []
     for run in runs:
         if quantity not in run.nats:
-            problem = f"{run.name} has no bound {quantity!r}, which {base.name} is measured by"
+            problem = f"{run.name} has no bound {quantity!r}, the main bound of {base.name}"
             raise UserError(f"{problem}; compare it with --bound exact_k, or choose another --baseline")
         of_run: dict[str, Difference | None] = {}
         for name, nats in run.nats.items():

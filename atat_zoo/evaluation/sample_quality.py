@@ -1,8 +1,8 @@
-"""Samplers by the cost and the quality of their texts: one run beside held-out text, or several samplers of one model.
+"""Cost and quality of generated texts: of one run compared with held-out text, or of several samplers of one model.
 
-The NLL of held-out text under a sampler (policy bound, docs/explanation/mathematics.md) needs no judge. Generative
-perplexity is lower for dull text and at a lower draw temperature, so it is reported with unigram entropy and network
-evaluations, and a sampler is only as good as another if their unigram entropies agree too. n texts of L tokens.
+The NLL of held-out text under a sampler (policy bound, docs/explanation/mathematics.md) needs no judge model.
+Generative perplexity is lower for repetitive text and at a lower temperature, so it is reported with unigram entropy
+and NFE, and a sampler counts as good as another only if their unigram entropies agree too. n texts of L tokens.
 """
 
 import math
@@ -55,7 +55,7 @@ CLOSE = 0.02
 
 
 class Judged:
-    """Scores of texts, with a judge's nats."""
+    """Scores of texts, with their NLL under a judge model."""
 
     nats_per_token: float | None
     nats_per_token_stderr: float | None
@@ -67,12 +67,12 @@ class Judged:
 
     @property
     def stderr(self) -> float | None:
-        """Its standard error over texts."""
+        """The standard error of the generative perplexity over texts."""
         error = self.nats_per_token_stderr
         return None if self.value is None or error is None else self.value * error
 
     def named(self) -> dict[str, float | None]:
-        """Return both by their names in a JSON object."""
+        """Return the generative perplexity and its standard error as a JSON object."""
         key = GENERATIVE_PERPLEXITY.replace(" ", "_")
         return {key: self.value, f"{key}_stderr": self.stderr}
 
@@ -84,13 +84,13 @@ def costs(sample: Sample, seconds: float) -> dict[str, Any]:
 
 
 def variety(found: Mapping[str, MetricValue]) -> dict[str, Any]:
-    """Return what the metrics `VARIETY` have found of texts as fields of `Scores`."""
+    """Return the values of the metrics `VARIETY` on texts, as fields of `Scores`."""
     return {metric.title: finite(found[metric.title].value) for metric in VARIETY}
 
 
 @attrs.frozen
 class SamplerBound:
-    """The likelihood of held-out text under a sampler, or a bound on it."""
+    """The NLL of held-out text under a sampler, or a bound on it."""
 
     policy: PolicyValue | None = None
     policy_difference: float | None = None  # of its nats per token from the first's, on the same sequences
@@ -100,7 +100,7 @@ class SamplerBound:
 
 @attrs.frozen(kw_only=True)
 class SamplerResult(SamplerBound, Judged):
-    """The numbers of a sampler's texts."""
+    """The cost and the scores of a sampler's texts."""
 
     name: str  # of the sampler, or its table
     steps: int | None  # the requested steps, or None for explicit settings
@@ -117,7 +117,7 @@ class SamplerResult(SamplerBound, Judged):
 
 @attrs.frozen(kw_only=True)
 class Bench(RunResult):
-    """Samplers side by side; the others are compared with the first."""
+    """A comparison of samplers with the first one."""
 
     judge: str | None  # its title, or None without one
     step: int  # optimizer steps of the weights
@@ -131,7 +131,7 @@ class Bench(RunResult):
     orders: int = 1  # averaged inside them, where the sampler's order is random
 
     def as_good(self, result: SamplerResult) -> bool | None:
-        """Whether generative perplexity is at most 2 % above the first's and entropy within 2 %; None without judge."""
+        """Whether generative perplexity is at most 2 % above the first's and entropy within 2 %; None if not judged."""
         first = self.measured[0]
         if result.nats_per_token is None or first.nats_per_token is None:
             return None
@@ -140,7 +140,7 @@ class Bench(RunResult):
 
     @property
     def prices(self) -> bool:
-        """Whether policy bounds were asked for."""
+        """Whether policy bounds were computed."""
         return any(m.policy or m.unpriced for m in self.measured)
 
     def share(self, result: SamplerResult) -> float:
@@ -180,16 +180,16 @@ def bench(
     orders: int = 1,
     progress: StageProgress = None,
 ) -> Bench:
-    """Generate texts with one model, which is `Model.from_run(run)`, and several samplers, and score them.
+    """Generate texts with `model`, which is `Model.from_run(run)`, and several samplers, and return their scores.
 
-    `samplers` are name, requested steps and specification of each. All write `number` texts of `length` tokens (None:
-    the training length) by one seed, `repeat` times in rounds, so that a temporary load does not slow only one; the
-    minimum time counts. `sequences` is the maximum number of held-out sequences of the policy bounds (0: none),
-    `orders` the K averaged inside them.
+    `samplers` has the name, requested steps and component of each. All generate `number` texts of `length` tokens
+    (default: the training length) with one seed, `repeat` times in rounds, so that a temporary load does not slow down
+    only one of them; the shortest time is reported. `sequences` is the maximum number of held-out sequences for the
+    policy bounds (0: none), and `orders` the K averaged inside them.
     """
     report = progress or (lambda stage, done, total: None)
     if not samplers:
-        raise UserError(f"{run}: no sampler of those fits its model; name one that does, as the run's own")
+        raise UserError(f"{run}: none of these samplers supports its model; pass one that does, such as the run's own")
 
     def write(number: int, sampler: Sampler) -> Generation:
         return model.sample(number, sampler=sampler, length=length, seed=seed, batch_size=batch_size, windows=True)
@@ -252,7 +252,7 @@ def policy_bounds(
     orders: int,
     batch_size: int,
 ) -> list[SamplerBound]:
-    """Return the policy bound of each sampler on held-out text, in float32 as every bound."""
+    """Return the policy bound of each sampler on held-out text, computed in float32."""
     own: Any = model.experiment.evaluation
     text = text_of(model, run, attrs.evolve(own, sequences=sequences))
     guidance, n = model.experiment.parts["guidance"], text.counted.sum(1)
@@ -276,7 +276,7 @@ def policy_bounds(
 
 @attrs.frozen(kw_only=True)
 class Scores(Judged):
-    """The numbers of n texts."""
+    """The scores of n texts."""
 
     texts: int  # n
     tokens: int  # in the vocabulary of the model that wrote them; without BOS and EOS
@@ -301,7 +301,7 @@ class Scores(Judged):
 
 
 def scored_by(judge: Any, sizes: Sequence[int], mauve: bool) -> tuple[Metric, ...]:
-    """Return the metrics of `Scores`, by the specification of a judge."""
+    """Return the metrics of `Scores` for a judge component."""
     copied = (CopiedMetric(n=n) for n in sizes)
     of_judge = GenerativeMetric(judge=judge), *([MauveMetric(judge=judge)] if mauve else [])
     return (*of_judge, *VARIETY, *copied, LongestCopyMetric())
@@ -316,9 +316,9 @@ def score(
     further: Sequence[Metric] = (),
     written: Generation | None = None,
 ) -> Scores:
-    """Return the numbers of some texts, by the metrics of `scored_by`, and further ones.
+    """Return the scores of texts by the metrics of `scored_by` and further metrics.
 
-    `written` is their generation if one of our models wrote them.
+    `written` is the generation of the texts, if a model of atat_zoo generated them.
     """
     found = values_of([*metrics, *further], texts, judges)
     (of_judge, *_), copies = metrics, texts.overlap
@@ -327,7 +327,7 @@ def score(
     counted = {name: number for name, (number,) in (found[of_judge.title].table or {}).items()}
     if not counted["tokens"]:
         title = judges(of_judge.judge).title
-        raise UserError(f"the judge {title} finds nothing to score in {len(texts.texts)} texts; ask for longer ones")
+        raise UserError(f"the judge {title} has no tokens to score in {len(texts.texts)} texts; generate longer ones")
     return Scores(
         texts=len(texts.texts),
         tokens=sum(len(piece) for text in texts.pieces for piece in text),
@@ -346,7 +346,7 @@ def score(
 
 @attrs.frozen(kw_only=True)
 class JudgedRun(RunResult):
-    """The scores of a run's text by a judge."""
+    """The scores of a run's texts under a judge model."""
 
     judge: str  # its title
     judge_table: dict[str, Any]  # its specification
@@ -392,14 +392,14 @@ def judge_run(
     sizes: Sequence[int] = SIZES,
     progress: StageProgress = None,
 ) -> JudgedRun:
-    """Generate texts with a model, score them and held-out texts, and save the result in the run folder.
+    """Generate texts, score them and held-out texts with a judge model, and save the result in the run folder.
 
-    Most arguments are those of `bench`; `judge_spec` is the judge's specification, `spec` gives the split and further
-    metrics, `sizes` the n of the n-grams to look up in the training text. MAUVE uses the judge's features.
+    Most arguments are those of `bench`; `judge_spec` is the judge component, `spec` has the split and further metrics,
+    and `sizes` are the n of the n-grams to look up in the training text. MAUVE uses the judge's features.
     """
     metrics, further = scored_by(judge_spec, sizes, mauve), reading(spec.metrics, "texts")
     if twice := [metric.title for metric in further if metric.title in {ours.title for ours in metrics}]:
-        raise UserError(f"--metric: {twice[0]!r} is among the scores of every judgement; leave it out")
+        raise UserError(f"--metric: {twice[0]!r} is always computed here; leave it out")
     compares = any(isinstance(metric, MauveMetric) for metric in (*metrics, *further))
     if compares:
         check_mauve(number)
@@ -409,7 +409,7 @@ def judge_run(
     if compares and len(reference) < number:
         problem = f"the {spec.split} text has {len(reference)} sequences"
         remedy = f"lower --num-samples to {len(reference)} or take another --split"
-        raise UserError(f"{problem}, and MAUVE compares as many texts as were written; {remedy}")
+        raise UserError(f"{problem}, and MAUVE needs as many held-out as generated texts; {remedy}")
     report("writing", 0, number)
     generation = model.sample(number, sampler=sampler, length=length, seed=seed, windows=True)
     report("writing", number, number)
@@ -454,7 +454,7 @@ def judge_run(
 def _held_out(
     model: Model, run: str | Path, spec: EvaluationSpec, number: int, length: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return texts to score, as tokens, and MAUVE's reference: other sequences if there are enough, else the same."""
+    """Return texts to score, as tokens, and the references of MAUVE, which are other sequences if enough exist."""
     text = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = text.tokens[:, :length], text.maskable[:, :length].clone()
     if is_framed(model.experiment.data.special_tokens) and length < model.context.length:

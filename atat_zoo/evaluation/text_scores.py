@@ -1,4 +1,4 @@
-"""Texts that a model writes, and what metrics find in them."""
+"""Generated texts, and the values of metrics on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from atat_zoo.generation.model import Model
 
 @attrs.frozen(kw_only=True, eq=False)
 class ScoredTexts:
-    """n texts, and what metrics read of them: see `Metric.build`."""
+    """n texts with the arguments that metrics read; see `Metric.build`."""
 
     texts: Sequence[str]
     pieces: Sequence[Sequence[Tokens]]
@@ -37,20 +37,20 @@ class ScoredTexts:
 
 
 def pieces_of(tokenizer: TokenizerModel, texts: Iterable[Tensor]) -> list[list[Tokens]]:
-    """Return the tokens of texts, int64 [L] each, cut at the special ones."""
+    """Return the tokens of texts, split at special tokens into arrays int64 [L]."""
     special = special_ids(tokenizer)
     return [pieces(tokens.cpu().numpy(), special) for tokens in texts]
 
 
 class Judges:
-    """The judges that metrics name, each built once, on a device in torch's notation."""
+    """The judge models of metrics, each built once, on a torch device."""
 
     def __init__(self, device: str = "cpu", known: Iterable[tuple[Any, JudgeModel]] = ()) -> None:
         self.device = device
         self.built: list[tuple[Any, JudgeModel]] = [(judge, Remembering(model)) for judge, model in known]
 
     def __call__(self, judge: Any) -> JudgeModel:
-        """Return the judge of a specification."""
+        """Return the judge model of a component."""
         for known, model in self.built:
             if known == judge:
                 return model
@@ -59,7 +59,7 @@ class Judges:
 
 
 class Remembering:
-    """A judge that need not find the features of the same references again."""
+    """A judge model that caches the features of the references."""
 
     def __init__(self, judge: JudgeModel) -> None:
         self.title, self.nats = judge.title, judge.nats
@@ -76,7 +76,7 @@ def values_of(
     judge_of: Callable[[Any], JudgeModel] | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, MetricValue]:
-    """Return what metrics of texts find, by title; in a process group together with those of the other processes."""
+    """Return the values of metrics on texts by title, over all processes of a process group."""
     # torchmetrics takes seconds to import.
     from atat_zoo.evaluation.metric_states import Metrics
 
@@ -86,7 +86,7 @@ def values_of(
 
 
 def sizes_of(metrics: Iterable[Metric]) -> tuple[int, ...] | None:
-    """Return the n of the n-grams that metrics look up in the training text; None if they do not read it."""
+    """Return the n of the n-grams that metrics look up in the training text; None if no metric reads it."""
     wanted = [metric.ngrams for metric in metrics if metric.ngrams is not None]
     return tuple(sorted({n for sizes in wanted for n in sizes})) if wanted else None
 
@@ -102,10 +102,10 @@ def measure_texts(
     rank: int = 0,
     ranks: int = 1,
 ) -> dict[str, MetricValue]:
-    """Let a model write by its own sampler, and return what the metrics of texts of `spec` find; nothing without any.
+    """Generate texts with the run's sampler, and return the values of the metrics of texts in `spec`.
 
-    As many texts as `spec.texts`, and at most as many as there are held-out sequences, int64 and bool [n, L], which are
-    the references. Text n is a function of (seed, n): in a process group of `ranks` each process writes its share.
+    The number of texts is `spec.texts`, but at most that of the references, the held-out sequences int64 and bool
+    [n, L]. Text n is a function of (seed, n); in a process group of `ranks`, each process generates its share.
     """
     metrics = reading(spec.metrics, "texts")
     if not metrics:

@@ -1,7 +1,7 @@
-"""The report: run folders or a study to one self-contained HTML page that people look at, keep and share.
+"""The HTML report: one self-contained page of run folders or of a study.
 
-`collect` and `studies` read what is recorded, without torch; `charts` has a function for each chart, data → Vega-Lite;
-`page` puts both into a page. Every number is one that a command printed or recorded; nothing is computed anew.
+`report_data` and `study_data` load recorded results, without torch; `charts` has a function for each chart, from data
+to Vega-Lite; `html_report` returns the page. It shows only numbers that a command printed or recorded.
 """
 
 import resource
@@ -16,13 +16,13 @@ ADDRESSES = 1 << 36  # bytes that the engine in vl_convert reserves; without the
 
 
 def require(command: str, *packages: str) -> None:
-    """Raise a `UserError` if a package that a command needs is not installed, or cannot work here."""
+    """Raise `UserError` if a package that a command needs is not installed, or cannot run here."""
     for package in packages:
         if find_spec(package) is None:
             raise UserError(f"{command} needs the package {package}; install it with `pip install 'atat-zoo[report]'`")
     room = resource.getrlimit(resource.RLIMIT_AS)[0]
     if "vl_convert" in packages and resource.RLIM_INFINITY != room < ADDRESSES:
         raise UserError(
-            f"{command} needs {ADDRESSES >> 30} GiB of addresses, which are no memory, and this process may have "
-            f"{room >> 30}; begin it without that limit (`ulimit -v unlimited`)"
+            f"{command} needs {ADDRESSES >> 30} GiB of virtual memory, and the limit is {room >> 30}; raise it with "
+            "`ulimit -v unlimited`"
         )

@@ -1,8 +1,7 @@
-"""The charts: a function for each, from the data of `collect` to an Altair chart, which a notebook shows as it is.
+"""The charts: functions from the data of `collect` to Altair charts, which a notebook can show.
 
-The page has the same charts with their rows apart (`specifications`); `figures` writes them as files. What a run has
-written is in their rows, and its name in the domain of scales: Vega-Lite puts a title into an expression, which
-Vega compiles, so every title is one of ours.
+The page has the same charts with separate data (`specifications`); `figures` writes them as files. Text from a run
+appears only in rows and scale domains, never in titles, because Vega-Lite compiles titles as expressions.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ Table = dict[str, Any]
 CLOCKS = {
     "step": "training steps",
     "tokens": "training tokens",
-    "seconds": "seconds of training, evaluations included",
+    "seconds": "training time including evaluations, seconds",
 }
 _FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
 _STAGES = ["#a8cbe3", "#4a90c0", "#1c6ea4"]
@@ -44,25 +43,25 @@ CONFIG: Table = {
 
 
 def loss(data: Table, by: str = "step") -> alt.LayerChart:
-    """Training loss, the mean of each logging interval, against steps, tokens or seconds."""
+    """Training loss, averaged over each logging interval, against steps, tokens or seconds."""
     y = _y("loss:Q", "training loss, nats per token")
     return _curves(data, "curves", y, by, ("loss:Q", ".3f"), clip=True).properties(description="Training loss.")
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
-    """Held-out bounds during the training, with ± one standard error."""
+    """Held-out bounds during training, with ± one standard error."""
     layers = _evaluated(data, "bounds", "bound", f"held-out {PERPLEXITY}, exp(nats per token)", by)
     return layers.properties(description=f"Held-out {PERPLEXITY} of each run.")
 
 
 def metrics(data: Table) -> alt.LayerChart:
-    """Metrics of the evaluations during the training; a page shows one at a time."""
-    layers = _evaluated(data, "metrics", "metric", "metric (a share from 0 to 1, or nats)", "step")
+    """Metrics of the evaluations during training; a page shows one at a time."""
+    layers = _evaluated(data, "metrics", "metric", "metric (a fraction from 0 to 1, or nats)", "step")
     return layers.properties(description="Metrics of each run.")
 
 
 def reliability(data: Table) -> alt.LayerChart:
-    """How often predictions of about the same confidence are right; on the diagonal the two are equal."""
+    """Reliability diagram: accuracy of predictions against their confidence; equal on the diagonal."""
     chart = _chart(data, "reliability").encode(color=_runs(data, "reliability"))
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("confidence:Q", title="confidence: largest probability of a prediction (0 to 1)", scale=scale)
@@ -76,7 +75,7 @@ def reliability(data: Table) -> alt.LayerChart:
 
 
 def bands(data: Table) -> alt.Chart:
-    """Rank correlation of importance, and of frequency alone, with the loss, within bands of token frequency."""
+    """Rank correlation of importance, and of token frequency, with the loss, within bands of token frequency."""
     axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times that a token occurs in the training text"
     legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
     chart = _chart(data, "bands").encode(
@@ -92,7 +91,7 @@ def bands(data: Table) -> alt.Chart:
 
 
 def calibration(data: Table) -> alt.LayerChart:
-    """Mean rank of the loss of tokens of about the same importance; on the diagonal the two are equal."""
+    """Mean rank of the loss against importance; equal on the diagonal."""
     scale = alt.Scale(domain=[0, 1])
     chart = _chart(data, "bins").encode(
         x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
@@ -107,7 +106,7 @@ def calibration(data: Table) -> alt.LayerChart:
 
 
 def rates(data: Table) -> alt.LayerChart:
-    """Share of masked tokens in the batch of each recorded step (dots), and its target (line)."""
+    """Fraction of masked tokens in the batch of each recorded step (dots), and its target (line)."""
     chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data, "rates"))
     title = "mask rate (0 to 1)"
     aim = chart.encode(y=_y("mask_rate_target:Q", title))
@@ -118,12 +117,12 @@ def rates(data: Table) -> alt.LayerChart:
 
 
 def spread(data: Table) -> alt.Chart:
-    """Distribution of the sampled mask rates, the runs side by side."""
+    """Distribution of the sampled mask rates of each run."""
     scale = alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0)
     axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0)
     chart = _chart(data, "spread").encode(
         x=alt.X("low:O", title="sampled mask rate of a sequence or block (0 to 1)", scale=scale, axis=axis),
-        y=alt.Y("share:Q", title="share of the samples (0 to 1)", stack=None),
+        y=alt.Y("share:Q", title="fraction of the samples (0 to 1)", stack=None),
         color=_runs(data, "spread"),
         xOffset=alt.XOffset("run:N", sort="ascending"),  # as in `bands`
         tooltip=_tips("run:N", ("low:Q", ".2f"), ("high:Q", ".2f"), "drawn:Q"),
@@ -132,7 +131,7 @@ def spread(data: Table) -> alt.Chart:
 
 
 def stages(data: Table) -> alt.Chart:
-    """The stages of the curriculum along the steps."""
+    """Stages of the curriculum over training steps."""
     order = ["easy", "medium", "hard"]  # others after them
     chart = _chart(data, "stages").encode(
         x=alt.X("from:Q", title=CLOCKS["step"]),
@@ -146,7 +145,7 @@ def stages(data: Table) -> alt.Chart:
 
 
 def strength(data: Table) -> alt.LayerChart:
-    """The strength of the curriculum along the steps: a token weighs exp(strength · importance)."""
+    """Strength of the curriculum over training steps; a token's weight is exp(strength · importance)."""
     y = alt.Y("curriculum_strength:Q", title="curriculum strength (no unit)")
     layers = _curves(data, "strengths", y, "step", ("curriculum_strength:Q", ".3~f"))
     return layers.properties(description="Curriculum strength.", height=160)
@@ -174,7 +173,7 @@ def uncertainty(data: Table) -> alt.LayerChart:
 
 
 def frontier(data: Table) -> alt.LayerChart:
-    """Policy bound of each sampler on held-out text against its network evaluations (NFE)."""
+    """Policy bound of each sampler on held-out text against its NFE."""
     scale = alt.Scale(type="log", nice=False, padding=20)
     chart = _chart(data, "frontier").encode(
         x=alt.X("evaluations:Q", title="network evaluations per sequence (NFE)", scale=scale),
@@ -214,7 +213,7 @@ def arms(data: Table) -> alt.LayerChart:
 
 
 def sensitivity(data: Table) -> alt.LayerChart:
-    """The bound along one axis of a grid, with intervals; the arm itself in another colour. A page has one for each."""
+    """Bound along one axis of a grid, with intervals; the arm itself has another colour."""
     axis = alt.Axis(labelAngle=0, labelLimit=160, labelFlush=False)
     x = alt.X(
         "point:N", sort=alt.EncodingSortField("order"), title="value of the key (orange: the arm's own)", axis=axis
@@ -244,7 +243,7 @@ CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
 
 
 def specifications(data: Table) -> dict[str, Table]:
-    """Return the charts of a page without their rows: the name of their table, and a specification for each clock."""
+    """Return the charts of a page without data: the name of their table, and a specification for each x-axis."""
     # The chart of the arms is as high as they are many.
     arms = [{"arm": row["arm"]} for row in data["tables"]["arms"]]
     bare = {**data, "tables": {key: [] for key in data["tables"]} | {"arms": arms}, "legend": False}
@@ -258,7 +257,7 @@ def specifications(data: Table) -> dict[str, Table]:
 
 
 def figures(data: Table, folder: Path) -> list[Path]:
-    """Write each chart that has rows as SVG and PNG, and its rows as CSV; return the files."""
+    """Write each non-empty chart as SVG and PNG and its data as CSV; return the files."""
     import vl_convert
 
     files: dict[Path, bytes] = {}
@@ -278,7 +277,7 @@ def figures(data: Table, folder: Path) -> list[Path]:
 
 
 def _bare(spec: Any) -> Any:
-    """Return a specification whose named data have no rows."""
+    """Return a specification without the rows of its named data."""
     if isinstance(spec, dict):
         return {key: _bare(value) for key, value in spec.items() if not (key == "values" and "name" in spec)}
     return [_bare(each) for each in spec] if isinstance(spec, list) else spec
@@ -289,14 +288,14 @@ def _chart(data: Table, table: str) -> alt.Chart:
 
 
 def _curves(data: Table, table: str, y: alt.Y, by: str, tip: tuple[str, str], **line: Any) -> alt.LayerChart:
-    """Return what was recorded at each step, with invisible points that answer to the mouse."""
+    """Return the curve of a value recorded at each step, with invisible points for tooltips."""
     chart = _chart(data, table).encode(x=_clock(by), y=y, color=_runs(data, table))
     hover = chart.mark_point(size=80, opacity=0).encode(tooltip=_tips("run:N", (f"{by}:Q", ",.0f"), tip))
     return chart.mark_line(**line).encode(strokeWidth=_widths(data)) + _lone(chart) + hover
 
 
 def _evaluated(data: Table, table: str, of: str, title: str, by: str) -> alt.LayerChart:
-    """Return what was evaluated on the way, with a standard error to either side."""
+    """Return the curve of a value evaluated during training, with ± one standard error."""
     chart, y = _chart(data, table).encode(x=_clock(by), color=_runs(data, table)), _y("value:Q", title)
     tips = _tips("run:N", f"{of}:N", _SAID, (f"{by}:Q", ",.0f"))
     points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
@@ -317,14 +316,14 @@ def _y(field: str, title: str) -> alt.Y:
 
 
 def _diagonal() -> alt.Chart:
-    """Return the line on which two shares are equal."""
+    """Return the diagonal, on which two fractions are equal."""
     scale, ends = alt.Scale(domain=[0, 1]), alt.InlineData(values=[{"a": 0, "b": 0}, {"a": 1, "b": 1}])
     line = alt.Chart(ends).mark_line(strokeDash=[4, 4], color="#999", strokeWidth=1)
     return line.encode(x=alt.X("a:Q", scale=scale), y=alt.Y("b:Q", scale=scale))
 
 
 def _runs(data: Table, table: str) -> alt.Color:
-    """Return the colours of the runs, which stay when some are hidden; a legend is of those that have rows."""
+    """Return the colours of the runs, which do not change when runs are hidden; the legend has runs with data."""
     legend = data.get("legend", len(data["runs"]) > 1)
     there = {row["run"] for row in data["tables"][table]}
     colours = {run["name"]: PALETTE[i % len(PALETTE)] for i, run in enumerate(data["runs"])}
@@ -348,7 +347,7 @@ def _sizes(data: Table) -> alt.Size | alt.SizeValue:
 
 
 def _falling(data: Table, last: float) -> alt.Scale:
-    """Return a number for each run, `last` for the last one and at most four times that for the first."""
+    """Return a number for each run, from at most four times `last` for the first down to `last` for the last."""
     names = [run["name"] for run in data["runs"]]
     before = range(len(names) - 1, -1, -1)
     return alt.Scale(domain=names, range=[last * (1 + i * min(1, 3 / max(1, len(names) - 1))) for i in before])
@@ -360,18 +359,18 @@ def _dash(data: Table, table: str, field: str) -> alt.StrokeDash:
 
 
 def _several(data: Table, table: str, field: str) -> bool:
-    """Return whether a legend tells anything apart; on a page its script finds out, for the rows come later."""
+    """Return whether a legend has several entries; a page's script decides this later, when it has the data."""
     return not data.get("legend", True) or len({row[field] for row in data["tables"][table]}) > 1
 
 
 def _lone(chart: alt.Chart, shape: str = "circle") -> alt.Chart:
-    """Return a point for each run that has one line: a curve of one point cannot be seen."""
+    """Return a point for each run with a single row, because a curve of one point is invisible."""
     counted = chart.transform_joinaggregate(lines="count()", groupby=["run"]).transform_filter("datum.lines === 1")
     return counted.mark_point(filled=shape == "circle", size=60, opacity=1, shape=shape, aria=False)
 
 
 def _tips(*fields: str | tuple[str, str] | alt.Tooltip) -> list[alt.Tooltip]:
-    """Return what a row says of itself under the mouse: fields, some of them with a format."""
+    """Return the tooltip of a row: fields, some with a format."""
 
     def tip(field: str | tuple[str, str] | alt.Tooltip) -> alt.Tooltip:
         if isinstance(field, tuple):

@@ -1,7 +1,7 @@
-"""The report page: data, charts, styles and scripts in one HTML file that fetches nothing.
+"""The report page: data, charts, styles and scripts in one HTML file without network requests.
 
-What a run has written is data: JSON in a script element, which the page's script inserts as text, never as markup. The
-content security policy in the page's head allows no other script, and no request.
+Text from a run is data: JSON in a script element, which the page's script inserts as text, never as markup. The content
+security policy in the page's head allows no other script and no request.
 """
 
 import html
@@ -17,9 +17,9 @@ Table = dict[str, Any]
 
 
 def page(data: Table, *, live: str | None = None) -> str:
-    """Return the page of the data of `collect` or `of_study`.
+    """Return the HTML page for the data of `collect` or `of_study`.
 
-    `live` is a URL on the same host from which the page fetches new data every few seconds; None for a file.
+    `live` is a URL on the same host from which the page fetches new data every few seconds, or None for a file.
     """
     library = _library()
     script = alone(asset("page.js"))
@@ -39,7 +39,7 @@ def page(data: Table, *, live: str | None = None) -> str:
 
 
 def _head(data: Table) -> str:
-    """Return title, verdict and bounds for a reader without JavaScript, whose script replaces them otherwise."""
+    """Return title, verdict and bounds for browsers without JavaScript; the page's script replaces them."""
     said = [f'<h1 dir="auto">{in_html(data["title"])}</h1>']
     said += [f'<p dir="auto">{in_html(each)}</p>' for each in (*data["verdict"], *data["conditions"])]
     blocks = [data["overview"]] if data.get("overview") else data.get("blocks", [])
@@ -49,8 +49,9 @@ def _head(data: Table) -> str:
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and vega-embed; bundling them takes seconds."""
+    """Return the script of Vega, Vega-Lite and vega-embed, which takes seconds to bundle."""
     import vl_convert
 
     bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
-    return f"/* Vega, Vega-Lite, vega-embed and others, with the notices at the end of this page. */\n{alone(bundle)}"
+    script = alone(bundle)
+    return f"/* Vega, Vega-Lite, vega-embed and others; see the licence notices at the end of this page. */\n{script}"

@@ -1,6 +1,6 @@
-"""A run while it trains: its page, served to this machine only, and its curves as text for a terminal.
+"""The live dashboard of a run: its page, served on localhost only, and its curves as text for a terminal.
 
-Files of the run may vanish and come again, as they do when it is trained anew: what is shown then stays as it was.
+If files of the run disappear for a moment, as when it is trained again, the dashboard does not change.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _NAMES = ("localhost", _HERE, "::1")
 
 
 def stamp(run: RunFolder) -> str:
-    """Return what changes whenever a file changes that the page or the terminal shows."""
+    """Return a stamp that changes with every file that the page or the terminal shows."""
     shown = [run.resolved, run.environment, run.metrics, run.samples, run.model / DESCRIPTION]
     said: list[Any] = [run.in_use]
     for path in [*shown, *store.files(run), *sorted(run.report.glob("*.json"))]:
@@ -44,7 +44,7 @@ def stamp(run: RunFolder) -> str:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of a run at `/`, and its data at `/data`, on the loopback."""
+    """A server on localhost for the page of a run at `/` and its data at `/data`."""
 
     daemon_threads = True
 
@@ -55,17 +55,17 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((_HERE, port), _Handler)
         except OSError as error:
             problem = f"--port {port}: cannot be opened: {error.strerror}"
-            raise UserError(f"{problem}; choose another one, or 0 for one that is free") from None
+            raise UserError(f"{problem}; choose another one, or 0 for a free one") from None
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{_HERE}:{self.server_port}/"
 
     def data(self) -> tuple[str, bytes]:
-        """Return the data of the page as JSON, and the stamp of the files that it is of.
+        """Return the stamp of the run's files, and the data of the page as JSON.
 
-        A run that is not there, or not for a moment, is a UserError or an OSError.
+        Raises UserError or OSError if the run does not exist, also for a moment.
         """
         with self._lock:
             tag = stamp(self.run)  # before the files are read: what changes meanwhile is found at the next look
@@ -75,7 +75,7 @@ class PageServer(ThreadingHTTPServer):
             return self._tag, self._data
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what went wrong, but nothing of a browser that has gone away."""
+        """Print an error, unless the browser closed the connection."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (UserError, OSError):
             if path == "/data":
                 return HTTPStatus.NO_CONTENT, "", b"", ""  # the page stays as it is
-            text = f"{self.server.run.path} is not there now; reload this page when it is.\n"
+            text = f"{self.server.run.path} does not exist at the moment; reload this page later.\n"
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", text.encode("utf-8", "replace"), ""
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes, tag: str = "") -> None:
@@ -129,11 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *values: object) -> None:
-        """Say nothing of requests."""
+        """Do not log requests."""
 
 
 def now(run: RunFolder, seen: ListedRun) -> list[str]:
-    """Return how far a run is, how fast, at which learning rate, how long it takes yet, and when it last said so."""
+    """Return a run's progress: step, speed, learning rate, remaining time, and the age of these values."""
     lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("seconds")) is not None]
     said = [seen.state] if seen.state == IMPORTED else [seen.state, f"step {seen.step}/{seen.steps}"]
     if lines:
@@ -151,15 +151,15 @@ def now(run: RunFolder, seen: ListedRun) -> list[str]:
 
 
 def ticks(steps: int, width: int) -> list[int]:
-    """Return the quarters of the steps; halves or the ends where labels of more would leave one out."""
+    """Return ticks at quarters of the steps, or at halves or ends if the labels would not fit."""
     parts = next((parts for parts in (4, 2) if (parts + 1) * (len(str(steps)) + 3) <= width), 1)
     return sorted({steps * i // parts for i in range(parts + 1)})
 
 
 def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
-    """Return bounds and loss against steps as text of that many columns and lines, and whether the run is finished.
+    """Return curves of bounds and loss as text of `width` columns and `height` lines, and whether the run is finished.
 
-    A run that is not there, or not for a moment, is a UserError or an OSError.
+    Raises UserError or OSError if the run does not exist, also for a moment.
     """
     import plotext
 

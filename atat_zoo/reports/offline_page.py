@@ -1,4 +1,4 @@
-"""What a page that asks the network for nothing is made of: a template, inert data, and scripts known by their hash."""
+"""Helpers for a page without network requests: templates, inert data, and scripts allowed by their hash."""
 
 import base64
 import hashlib
@@ -9,17 +9,17 @@ from typing import Any
 
 
 def fill(template: str, parts: dict[str, str]) -> str:
-    """Return a template with a part in the place of each `{{name}}`; what stands in a part is not looked at."""
+    """Return a template with a text for each `{{name}}`; placeholders inside these texts are not replaced."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
 def asset(name: str, package: str = "atat_zoo.reports") -> str:
-    """Return a file of a package."""
+    """Return the text of a file in a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def inert(value: Any) -> str:
-    """Return JSON in which nothing can end a script element or begin a comment."""
+    """Return JSON that cannot end a script element or begin a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -27,12 +27,12 @@ def inert(value: Any) -> str:
 
 
 def alone(script: str) -> str:
-    """Return a script whose names are its own: the library has short ones of every kind."""
+    """Return a script with a scope of its own, because the library has many short global names."""
     return f"(() => {{\n{script}\n}})();"
 
 
 def policy(*scripts: str, more: str = "", connect: str = "'none'") -> str:
-    """Return the content security policy of a page that has these scripts and no other; `more` is allowed to them."""
+    """Return the content security policy that allows only these scripts, and the sources in `more` for them."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join([*(f"'sha256-{digest}'" for digest in hashes), *filter(None, [more])])
     return (

@@ -1,6 +1,6 @@
-"""The data of a report page from run folders: rows of its charts, texts, tables and sentences.
+"""The data of a report page from run folders: rows of charts, texts, tables and sentences.
 
-It computes nothing that a run has not recorded, and imports no torch.
+The module only loads what runs have recorded, and imports no torch.
 """
 
 import json
@@ -45,10 +45,10 @@ _RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
 
 
 def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Table:
-    """Return the data of the page of one or more runs, as JSON can have it.
+    """Return the data of a page of one or more runs as a JSON object.
 
-    `out` and `figures` are where `atat report` was told to write, for the command that makes the page again. What is
-    no run folder, is named twice, or has no whole experiment is a UserError.
+    `out` and `figures` are options of `atat report`, for the command that writes the page again. Raises UserError for a
+    path that is not a run folder, is passed twice, or has an incomplete experiment.
     """
     folders = [RunFolder(path) for path in runs]
     resolved = [folder.table() for folder in folders]
@@ -56,15 +56,13 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     metrics = [folder.read_metrics(damaged=True) for folder in folders]
     described = [_described(*each) for each in zip(names, folders, resolved, metrics, strict=True)]
     rows: dict[str, list[Table]] = {name: [] for name in TABLES}
-    notes = {
-        "experiment": [f"Settings are compared with the experiment {BASE}, as a run does not record what it extends."]
-    }
+    notes = {"experiment": [f"Settings are compared with {BASE}, because a run does not record its base experiment."]}
     points = min(run_records.POINTS, max(20, 8 * run_records.POINTS // len(runs)))
     for run, lines in zip(described, metrics, strict=True):
         for name, drawn in _charts(run, lines, points, notes).items():
             rows[name] += [{"run": run["name"], **row} for row in drawn]
     if counted := [run["name"] for run in described if run["counts"]]:
-        said = "the n-gram prior is part of the network from step 0, so that the training loss begins low."
+        said = "the network has the n-gram prior from step 0, so the training loss starts low."
         _note(notes, "curves", joined(counted), said)
     sentences, priced = list(verdict(described, compared(folders))), bool(rows["frontier"])
     trained = [run["command"] for run in described]
@@ -78,8 +76,8 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     for run in described:
         run["evaluated"] = run["evaluated"][-1:]
         del run["source"]
-    samples = partial(_halved, key="samples", rest="\n… the rest is in samples.txt")
-    experiments = partial(_halved, key="resolved", rest="\n# the rest is in resolved.toml")
+    samples = partial(_halved, key="samples", rest="\n… see samples.txt for the rest")
+    experiments = partial(_halved, key="resolved", rest="\n# see resolved.toml for the rest")
     for cut in (_figures, _last_texts, _texts, samples, _rows, experiments):
         while _size(data) > _ROOM and cut(data):
             pass
@@ -87,7 +85,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
 
 
 def page_data(kind: str, title: str, verdict: list[str], tables: dict[str, list[Table]], **more: Any) -> Table:
-    """Return what the data of every page have, and more."""
+    """Return the data that every page has, with the fields of `more` added or replaced."""
     about = {"format": 1, "kind": kind, "title": title, "written": datetime.now(UTC).isoformat(timespec="seconds")}
     shown = {
         "version": __version__,
@@ -106,7 +104,7 @@ def _note(notes: dict[str, list[str]], section: str, name: str, said: str) -> No
 
 
 def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[str]]) -> dict[str, list[Table]]:
-    """Return the rows of each chart of a run, and add to the notes what is left out of them, or older than the run."""
+    """Return the rows of each chart of a run, and add notes on rows that are left out or older than the run."""
     name = run["name"]
     curves = [_point(line, "tokens", "seconds", "loss") for line in lines]
     rates = [_point(line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)]
@@ -117,7 +115,7 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
         _note(notes, "curves", name, said)
     if len(spaced) < len(rates):
         said = f"{len(spaced):,} of {len(rates):,} logged mask rates are drawn, evenly spaced"
-        _note(notes, "curriculum", name, f"{said}; the histogram has all.")
+        _note(notes, "curriculum", name, f"{said}; the histogram uses all of them.")
     along = run_records.curve(run["evaluated"])
     if along and (fewer := along[-1]["sequences"]) < (whole := run["evaluated"][-1]["sequences"]):
         said = f"the curve was measured on {fewer:,} of the {whole:,} sequences of the final evaluation."
@@ -145,26 +143,26 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
 
 
 def compared(folders: Sequence[RunFolder]) -> Table | None:
-    """Return the recorded comparison of the final models of these runs with that of the first, or None."""
+    """Return the recorded comparison of the runs' final models with the first one, or None."""
     if len(folders) > 1 and (found := run_records.kept(folders[0], "compare")):
         return found if found["models"] == list(map(run_records.model_sum, folders)) else None
     return None
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart; one that is named twice is a UserError."""
+    """Return the shortest distinct ends of the paths; raise `UserError` if a path occurs twice."""
     # A name may have bytes that are not UTF-8, which a page cannot have.
     paths = [Path(str(path.resolve()).encode(errors="backslashreplace").decode()) for path in runs]
     if len(set(paths)) < len(paths):
         twice = next(path for i, path in enumerate(runs) if paths[i] in paths[:i])
-        raise UserError(f"{twice} is named twice; name it once")
+        raise UserError(f"{twice} is passed twice; pass it once")
     lengths = range(1, 1 + max(len(path.parts) for path in paths))
     ends = (["/".join(path.parts[-length:]) for path in paths] for length in lengths)
     return next(names for names in ends if len(set(names)) == len(names))
 
 
 def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -> Table:
-    """Return what the page says of one run."""
+    """Return the data of one run."""
     last, evaluations, newest = lines[-1] if lines else {}, list(store.tables(folder)), 0
     with suppress(UserError):  # it has no model yet
         newest = folder.newest()
@@ -207,7 +205,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
 
 
 def _sampler(table: Table) -> str:
-    """Return the sampler of samples.txt in words, or an empty text."""
+    """Return a description of the sampler of samples.txt, or an empty string."""
     with suppress(KeyError, TypeError, AttributeError):
         chosen = settings(table["sampler"])
         return f"{table['sampler']['use']}{f' ({chosen})' * bool(chosen)}, seed {table['seed']}"
@@ -219,7 +217,7 @@ def _point(line: Table, *keys: str) -> Table:
 
 
 def _spread(lines: list[Table]) -> list[Table]:
-    """Return the share of the mask rates drawn in all recorded steps, of rows or blocks, in each bin of [0, 1]."""
+    """Return the distribution of sampled mask rates (of rows or blocks, all recorded steps) over bins of [0, 1]."""
     counts = [counts for line in lines if (counts := run_records.counts(line.get("mask_rates")))]
     sums = [sum(each) for each in zip(*(each for each in counts if len(each) == len(counts[0])), strict=True)]
     total, bins = sum(sums), len(sums)
@@ -227,7 +225,7 @@ def _spread(lines: list[Table]) -> list[Table]:
 
 
 def _stages(lines: list[Table]) -> list[Table]:
-    """Return the stages of the curriculum, with the steps at which each was first and last recorded."""
+    """Return the stages of the curriculum with their first and last recorded steps."""
     stages: list[Table] = []
     for line in lines:
         stage = line.get("stage")
@@ -266,21 +264,21 @@ def _metrics(evaluated: list[Table]) -> Iterator[Table]:
 
 
 def _reliability(evaluated: list[Table]) -> Iterator[Table]:
-    """Yield the bins of the diagrams of an evaluation: predictions with about the same confidence."""
+    """Yield the bins of an evaluation's reliability diagrams, by confidence."""
     for table in evaluated:
         for name, metric in table["metrics"].items():
             yield from ({"of": words(name), **each} for each in metric["diagram"] or ())
 
 
 def _frontier(policy: Table) -> Table:
-    """Return a policy bound of `atat bench samplers` against its network evaluations."""
+    """Return the policy bound and the NFE of a sampler, from `atat bench samplers`."""
     value, error = policy["value"], policy.pop("stderr")
     said = {"said": uncertain(value, error), "settings": settings(policy["settings"])}
     return policy | _ends(value, error) | said
 
 
 def _ends(value: float, stderr: float | None) -> Table:
-    """Return the ends of the bar of a value: a standard error to either side."""
+    """Return the ends of a value's error bar, ± one standard error."""
     low, high = (figure(value + sign * (stderr or 0)) for sign in (-1, 1))
     return {"low": low, "high": high}
 
@@ -297,12 +295,12 @@ def _bands(quality: Table) -> list[Table]:
 
 
 def _short(count: float) -> str:
-    """Return a count with as few digits as an axis has room for: 12k for 12,288."""
+    """Return a short count for an axis, such as 12k for 12,288."""
     return f"{count:g}" if count < 1000 else f"{count / 1000:.{1 if count < 10_000 else 0}f}k"
 
 
 def _experiment(names: list[str], resolved: list[Table]) -> Table:
-    """Return the keys that differ from the base, or between the runs: first these, then those."""
+    """Return the keys of the experiment that differ between the runs, followed by those that differ from the base."""
     from atat_zoo.experiment.experiment_file import load
 
     # With its size: here a run may have the name of the base.
@@ -320,13 +318,13 @@ def _experiment(names: list[str], resolved: list[Table]) -> Table:
 
 
 def _size(data: Any) -> int:
-    """Return the bytes of the data on the page, where some characters are written as six."""
+    """Return the size of the data on the page in bytes, where some characters are escaped as six."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode("utf-8", "replace")) + 5 * sum(map(text.count, "<>&\u2028\u2029"))
 
 
 def _figures(data: Table) -> bool:
-    """Leave out the figures of the last run that has any."""
+    """Leave out the figures of the last run that has figures."""
     run = next((run for run in reversed(data["runs"]) if run["figures"]), None)
     if run:
         run["figures"] = []
@@ -344,14 +342,14 @@ def _last_texts(data: Table) -> bool:
 
 
 def _texts(data: Table) -> bool:
-    """Leave out the largest texts and replays of runs, as many as are too much."""
+    """Leave out the largest texts and replays of runs until the page is small enough."""
     over = _size(data) - _ROOM
     held = [(_size(one[key]), i, key) for i, one in enumerate(data["runs"]) for key in ("text", "replay") if one[key]]
     for size, i, key in sorted(held, reverse=True):
         if over > 0:
             over -= size
             data["runs"][i][key] = None
-            said = "left out to keep the page small; make a report of this run by itself."
+            said = "left out to keep the page small; write a report of this run only."
             _note(data["notes"], key, data["runs"][i]["name"], said)
     return False
 
@@ -379,7 +377,7 @@ def _rows(data: Table) -> bool:
 
 
 def last_tasks(evaluations: Iterable[Mapping[str, Any]]) -> Results:
-    """Return the results of a run's latest weights, among those of its evaluations/."""
+    """Return the task results in a run's evaluations/ for its latest weights."""
     found: Results = {}
     for result in sorted(task_results(evaluations), key=lambda result: result.step):
         found[result.task, result.seed] = result
@@ -387,7 +385,7 @@ def last_tasks(evaluations: Iterable[Mapping[str, Any]]) -> Results:
 
 
 def task_tables(by_run: Mapping[str, Results]) -> list[Table]:
-    """Return a table for each task and seed that a run was measured by: scores with their errors, and notes."""
+    """Return a table per task and seed, with the scores, standard errors and notes of the runs."""
     both = sorted(dict.fromkeys(each for results in by_run.values() for each in results))
     return [
         _task_table(task, seed, {run: of[task, seed] for run, of in by_run.items() if (task, seed) in of}, by_run)
@@ -422,7 +420,7 @@ def _task_table(task: str, seed: int, results: Mapping[str, TaskResult], runs: I
 
 
 def command(environment: dict[str, Any]) -> str | None:
-    """Return the command that began the run of a recorded environment, as a person types it; None when it has none."""
+    """Return the recorded command that started a run, quoted for a shell, or None."""
     try:
         program, *words = map(str, environment["command"])
         if program.endswith("atat_zoo/train.py"):  # of the launcher, which started a process for each rank
@@ -435,10 +433,10 @@ def command(environment: dict[str, Any]) -> str | None:
 def commands(
     runs: Sequence[Path], trained: Sequence[str | None], frontier: bool, *, out: Path | None, figures: Path | None
 ) -> list[str]:
-    """Return the commands, all of them to be given in one folder: that of the training, if the runs share it.
+    """Return the commands that reproduce the page, all for one folder: the training folder, if the runs share it.
 
-    They name the runs as they were named here, or with their whole paths if the training was in another folder.
-    `trained` is `command` of each run, and `frontier` whether policy bounds of samplers are recorded.
+    Runs have the names that the caller passed, or full paths if they were trained in another folder. `trained` is
+    `command` of each run, and `frontier` tells whether policy bounds of samplers are recorded.
     """
     here = all(_makes(one, run) for one, run in zip(trained, runs, strict=True) if one)
 
@@ -449,7 +447,7 @@ def commands(
     every = " ".join(folders)
     options = [f" {option} {word(path)}" for option, path in (("--out", out), ("--figures", figures)) if path]
     return [
-        *([] if here else ["# In the folder where the runs were trained, where the paths of `atat train` begin:"]),
+        *([] if here else ["# Run these commands in the folder where the runs were trained:"]),
         *filter(None, trained),
         *(f"atat eval {folder}" for folder in folders),
         *([f"atat compare {every}"] if len(runs) > 1 else []),
@@ -458,7 +456,7 @@ def commands(
 
 
 def _makes(command: str, run: Path) -> bool:
-    """Return whether a command of `atat train`, given in the working directory, makes this run folder."""
+    """Return whether a command of `atat train` in the working directory writes to this run folder."""
     words = [word.removeprefix("--out=") for word in shlex.split(command)]
     named = words if "--out" in command else [f"runs/{run.resolve().name}"]
     return any(os.path.abspath(each) == os.path.abspath(run) for each in named)

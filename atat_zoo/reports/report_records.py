@@ -1,8 +1,8 @@
-"""What a report shows and a training does not record: computed once, and kept in the run folder. Imports no torch.
+"""Results that a report shows and training does not record, computed once and saved in the run folder. No torch.
 
-`report/text.json` and `report/replay.json`, whose keys `recorded` declares, are of one step. Those of an older one are
-computed again here; until then a page shows them, and says of which step they are. The quality of the importance and
-the frontier, policy bounds against evaluations, are evaluations like any other.
+`report/text.json` and `report/replay.json`, declared in `run_records`, have the step of their model. Those of an older
+step are shown with their step until they are computed again. The quality of importance and the frontier (policy bound
+against NFE) are saved like other evaluations.
 """
 
 from __future__ import annotations
@@ -45,12 +45,11 @@ FRONTIER_STEPS, FRONTIER_TEXTS, FRONTIER_SEQUENCES = (8, 16, 32), 2, 32
 def compute(
     run: str | Path, *, frontier: bool = False, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, float]:
-    """Compute what a report on a run lacks, and keep it in the run folder.
+    """Compute the results that a report on a run lacks, save them in the run folder, and return seconds by name.
 
-    Of a run that is not finished it is of the newest model. `frontier` adds the policy bound of every named sampler,
-    which takes the longest. `progress` is called with the name of what is computed, the amount done and that to do.
-    Returns seconds by the name of what was computed. What cannot be computed, because there is no model yet for
-    example, is a warning: a report shows what there is. Where there is no run, it is a UserError.
+    An unfinished run is evaluated with its newest model. `frontier` adds the policy bound of every named sampler, which
+    takes longest. `progress` is called with a name and the completed and total amount. If something cannot be computed,
+    for example without a model, the function warns and continues. Raises UserError if the run does not exist.
     """
     folder = RunFolder(Path(run))
     folder.table()
@@ -83,16 +82,16 @@ def compute(
 
 
 def missing(run: str | Path) -> list[str]:
-    """Return what `compute` would compute of the newest model of a run, of text, replay, importance and frontier.
+    """Return the results that `compute` would compute: text, replay, importance or frontier of the newest model.
 
-    What is damaged is missing, and a warning says so.
+    A damaged file counts as missing, with a warning.
     """
     folder = RunFolder(Path(run))
     return _missing(folder, folder.newest(), whole=False)
 
 
 def _missing(folder: RunFolder, step: int, whole: bool) -> list[str]:
-    """Return what is missing; the frontier is there with any sampler, or `whole`, with every named one that fits."""
+    """Return the missing results; a frontier needs one sampler, or with `whole` every named sampler that fits."""
     experiment, evaluations = from_table(folder.table(), where=str(folder.resolved)), list(store.tables(folder))
     found = {name: run_records.kept(folder, name) for name in (TEXT, REPLAY)}
     if weighs_tokens(experiment):
@@ -104,14 +103,14 @@ def _missing(folder: RunFolder, step: int, whole: bool) -> list[str]:
 
 
 def _benchmarked(table: dict[str, Any]) -> set[str]:
-    """Return the names of the samplers whose policy bound a benchmark asked for."""
+    """Return the names of the samplers whose policy bound a benchmark computed."""
     with suppress(KeyError, TypeError):
         return {row["name"] for row in table["measured"] if row["policy"] or row["unpriced"]}
     return set()
 
 
 def _record_text(model: Model, run: str | Path, progress: Progress | None) -> None:
-    """Record the importance and the loss of texts of the experiment's split, token by token: report/text.json."""
+    """Write report/text.json: the importance and the loss of each token in texts of the experiment's split."""
     from atat_zoo.evaluation.held_out_text import held_out_text
     from atat_zoo.reports.text_views import text_table
 
@@ -131,9 +130,9 @@ def record_replay(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Record so many texts of each sampler as they unmask, from the same seed: report/replay.json.
+    """Write report/replay.json: the decoding steps of `number` texts for each sampler, from the same seed.
 
-    Without `samplers` they are the experiment's own and another one, and without `seed` it is the experiment's.
+    `samplers` default to the experiment's sampler and a published one, and `seed` to the experiment's.
     """
     from atat_zoo.reports.text_views import replay_table
 
@@ -153,7 +152,7 @@ def record_replay(
 
 
 def side_by_side(experiment: Experiment) -> list[Sampler]:
-    """Return the sampler of an experiment, and a published one of another name if one fits."""
+    """Return the experiment's sampler, and a published sampler of another name if one fits."""
     own, zoo = experiment.parts["sampler"], Zoo.load()
     others = [zoo.spec("sampler", name) for name in OTHERS if name != own.name]
     return [own, *[other for other in others if not conflicts_with(experiment, {"sampler": other})][:1]]

@@ -1,6 +1,6 @@
-"""Runs as their folders tell of them: which there are, how far, how good, and what differs between two.
+"""Listing of runs from their folders: progress, bounds, and the differences between two runs.
 
-Imports no torch and loads no part, so that runs of another version, or of a plugin that is not here, are listed too.
+Imports no torch and builds no component, so runs of other versions or with missing plugins are listed too.
 """
 
 import time
@@ -25,7 +25,7 @@ _DEEPEST = 4  # folders between the one that is searched and a run
 
 @attrs.frozen(kw_only=True)
 class RecordedBound:
-    """A bound that an evaluation has recorded."""
+    """A recorded bound of an evaluation."""
 
     quantity: str  # what its exponential is called
     value: float
@@ -35,7 +35,7 @@ class RecordedBound:
 
 @attrs.frozen(kw_only=True)
 class ListedRun:
-    """A run folder at a glance."""
+    """The summary of a run folder."""
 
     path: Path
     name: str  # its path from the folder that was searched
@@ -48,12 +48,12 @@ class ListedRun:
     problem: str = ""  # a sentence about what is damaged
 
     def to_table(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the summary as a JSON object."""
         return attrs.asdict(self) | {"path": str(self.path)}
 
 
 def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """Yield the run folders in a folder, itself included, by name; hidden folders are not searched, nor are runs."""
+    """Yield the run folders in a folder, or the folder itself, by name, without hidden and nested folders."""
     if RunFolder(folder).exists:
         yield folder
     elif deepest:
@@ -66,7 +66,7 @@ def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
 
 
 def glance(path: Path, name: str) -> ListedRun:
-    """Return what a run folder says of itself; what is damaged is said, and left out."""
+    """Return the summary of a run folder; damaged files are ignored and reported in `problem`."""
     run = RunFolder(path)
     last = run.last_metrics()
     began = max(_changed(path) for path in (run.resolved, run.metrics))
@@ -87,11 +87,11 @@ def glance(path: Path, name: str) -> ListedRun:
 
 @contextmanager
 def whole(run: RunFolder) -> Iterator[None]:
-    """Say in a `UserError` that the experiment of a run has not what is read of it here."""
+    """Raise `UserError` inside this context if a run's experiment lacks a key that is read."""
     try:
         yield
     except (KeyError, TypeError, ValueError, OverflowError):  # OverflowError: infinitely many steps
-        problem = f"{run.resolved} is not the whole of an experiment"
+        problem = f"{run.resolved} is an incomplete experiment"
         raise UserError(f"{problem}; copy the run again, or train again") from None
 
 
@@ -102,7 +102,7 @@ def _changed(path: Path) -> float:
 
 
 def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
-    """Return the bounds of one of `recorded.evaluated` by name."""
+    """Return the bounds of an evaluation in `evaluated` by name."""
     step, recorded_bounds = evaluation["step"], evaluation["bounds"].items()
     return {
         name: RecordedBound(
@@ -113,7 +113,7 @@ def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
 
 
 def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:
-    """Return the bound of the objective itself, which comes first."""
+    """Return the objective's main bound, which is the first."""
     return next(iter(bounds(evaluation).values()))
 
 
@@ -121,12 +121,12 @@ def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:
 
 
 def environment(run: RunFolder) -> dict[str, Any]:
-    """Return the recorded environment without the command, which names each run; empty when it cannot be read."""
+    """Return the recorded environment without the command; empty if it cannot be read."""
     return {key: value for key, value in run_records.environment(run).items() if key not in ("command", "seed")}
 
 
 def side_by_side(runs: Sequence[RunFolder]) -> list[tuple[dict[str, Any], list[RecordedBound]]]:
-    """Return what all runs have been measured on, the same text under the same masks, with the last bound of each."""
+    """Return the texts and masks on which all runs were evaluated, with the last bound of each run."""
     last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = []
     for run in runs:
         tables = evaluated(store.tables(run))  # a later step takes the place of an earlier one

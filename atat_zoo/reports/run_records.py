@@ -1,4 +1,4 @@
-"""What a run folder has recorded, as declared records: a damaged file is a missing one. Imports no torch."""
+"""The records of a run folder, validated against their declarations; a damaged file counts as missing. No torch."""
 
 import base64
 import json
@@ -34,13 +34,13 @@ def figure(value: Any) -> float | None:
 
 
 def counts(value: Any) -> list[int]:
-    """Return the counts of a histogram, of which one is positive at least, or an empty list."""
+    """Return the counts of a histogram if at least one is positive, otherwise an empty list."""
     whole = isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
     return value if whole and figure(sum(value)) else []
 
 
 def _error(value: Any) -> float | None:
-    """Return a standard error, or None for what can be none."""
+    """Return a standard error, or None for a value that cannot be one."""
     return number if (number := figure(value)) is not None and number >= 0 else None
 
 
@@ -85,7 +85,7 @@ def _or_none(declared: Any) -> Callable[[Any], Any]:
 
 
 def record(declared: Any, value: Any, at: str = "") -> Any:
-    """Return what a value of JSON has of what is declared; a TypeError names the key that has it not."""
+    """Return the declared fields of a JSON value; raise `TypeError` that names the missing or invalid key."""
     if isinstance(declared, dict) and isinstance(value, dict):
         if absent := [key for key in declared if key not in value]:
             raise TypeError(f"{at}{absent[0]} is missing")
@@ -165,11 +165,11 @@ _POLICY = {
     "policy": {"quantity": _string, "nfe": _number, "value": _number, "sequences": _count, "stderr": _error},
 }
 _FIGURES = {  # of report/importance/: SVG, with the step that each is of
-    "classes": "Importance by the class of the word.",
-    "frequency": "Importance by how often a token occurs in the training text.",
-    "checkpoints": "Importance over the checkpoints, and how far it orders tokens as their loss does, and as at last.",
-    "agreement": "How far the importance of two runs orders the same tokens alike.",
-    "evaluations": "Network evaluations that texts take.",
+    "classes": "Importance by word class.",
+    "frequency": "Importance by token frequency in the training text.",
+    "checkpoints": "Importance over the checkpoints, and its rank correlation with the loss and the final importance.",
+    "agreement": "Rank correlation of the importance of two runs on the same tokens.",
+    "evaluations": "Distribution of NFE over texts.",
 }
 _STEP = re.compile(rb"<desc>step (\d{1,15})</desc>")
 _KEPT = {"text": _TEXT, "replay": _REPLAY, "compare": _COMPARED}
@@ -179,46 +179,46 @@ _KEPT = {"text": _TEXT, "replay": _REPLAY, "compare": _COMPARED}
 
 
 def kept(run: RunFolder, name: str) -> Table | None:
-    """Return the text, replay or compare of report/, or None; where it is there and damaged a warning says so."""
+    """Return the text, replay or comparison in report/, or None; warn if the file is damaged."""
     path = run.report / f"{name}.json"
     try:
         table = from_json(read(path))
         if table["format"] == FORMAT:
             return _whole(record(_KEPT[name], table))
-        problem = f"is of format {clip(table['format'])}, and this version reads {FORMAT}"
+        problem = f"has format {clip(table['format'])}, not {FORMAT}"
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         problem = f"cannot be read: {clip(error)}"
     except (TypeError, KeyError) as error:
-        problem = f"is not what was recorded: {clip(error)}"
-    problem = f"{clip(path)} {problem}; it is left out"
-    warnings.warn(f"{problem}: `atat report --compute` records it again", OmissionNote, stacklevel=1)
+        problem = f"is damaged: {clip(error)}"
+    problem = f"{clip(path)} {problem}; it is ignored"
+    warnings.warn(f"{problem}; run `atat report --compute` to record it again", OmissionNote, stacklevel=1)
     return None
 
 
 def _whole(table: Table) -> Table:
-    """Return a record of report/, whose lists must be as long as one another, and whose positions must exist."""
+    """Return a record of report/, after a check of the lengths of its lists and of its positions."""
     for text in table.get("texts", ()):
         grids = [grid for grid in (text["importance"], text["loss"]) if grid is not None]
         rows = [row for grid in ([text["maskable"], text["surprisal"]], *grids) for row in grid if row is not None]
         if {*map(len, grids)} - {len(table["rates"]) or 1} or {*map(len, rows)} - {len(text["tokens"])}:
-            raise TypeError("a text has lists of other lengths than its tokens")
+            raise TypeError("the lists of a text differ in length from its tokens")
     for sampler in table.get("samplers", ()):
         if len(sampler["evaluations"]) != len(sampler["texts"]):
-            raise TypeError("a sampler has evaluations of other texts")
+            raise TypeError("a sampler has other numbers of evaluations and texts")
         for text in sampler["texts"]:
             for frame in text["frames"]:
                 positions = [*frame["hidden"], *(position for position, _ in frame["filled"] + frame["open"])]
                 if max(positions, default=-1) >= len(text["start"]):
-                    raise TypeError("a frame has positions behind the end of its text")
+                    raise TypeError("a frame has positions after the end of its text")
     if len(table.get("models", ())) != len(table.get("runs", ())):
-        raise TypeError("models and runs are not as many")
+        raise TypeError("the numbers of models and runs differ")
     return table
 
 
 def figures(run: RunFolder) -> list[Table]:
-    """Return the figures of `atat importance-figures` in report/importance/ that a page does not draw itself."""
+    """Return the figures of `atat importance-figures` in report/importance/ that the page does not draw."""
     found = []
     for name, said in _FIGURES.items():
         with suppress(OSError):
@@ -229,7 +229,7 @@ def figures(run: RunFolder) -> list[Table]:
 
 
 def environment(run: RunFolder) -> Table:
-    """Return environment.json, or an empty table when it cannot be read."""
+    """Return environment.json, or an empty table if it cannot be read."""
     with suppress(OSError, ValueError):
         table = from_json(read(run.environment))
         return table if isinstance(table, dict) else {}
@@ -237,15 +237,15 @@ def environment(run: RunFolder) -> Table:
 
 
 def samples(run: RunFolder) -> str:
-    """Return the generated texts, or an empty text."""
+    """Return the generated texts, or an empty string."""
     with suppress(OSError):
         written = read(run.samples)[: 4 * _LONGEST].decode("utf-8", "replace").strip()
-        return written if len(written) <= _LONGEST else written[:_LONGEST] + "\n… the rest is in samples.txt"
+        return written if len(written) <= _LONGEST else written[:_LONGEST] + "\n… see samples.txt for the rest"
     return ""
 
 
 def model_sum(run: RunFolder) -> str | None:
-    """Return the SHA-256 of the weights of a run's final model, or None when it has none that can be read."""
+    """Return the SHA-256 of a run's final weights, or None if the run has no readable model."""
     with suppress(OSError, UserError, KeyError, TypeError):
         return str(described(run.model)["sha256"][WEIGHTS])
     return None
@@ -255,7 +255,7 @@ def model_sum(run: RunFolder) -> str | None:
 
 
 def evaluated(tables: Iterable[Table]) -> list[Table]:
-    """Return the evaluations of bounds on the experiment's own text, by step; a value that is damaged is None."""
+    """Return the evaluations of bounds on the experiment's text, by step, with None for damaged values."""
     found = []
     for table in tables:
         if isinstance(table.get("bounds"), dict) and not table.get("corpus"):
@@ -276,7 +276,7 @@ def evaluated(tables: Iterable[Table]) -> list[Table]:
 
 
 def _metrics(table: Any) -> Table:
-    """Return the metrics of an evaluation that have a value, by title, with the bins of a diagram if there is one."""
+    """Return the metrics of an evaluation by title, with the bins of a reliability diagram if available."""
     found = {}
     for title, metric in table.items() if isinstance(table, dict) else ():
         with suppress(KeyError, TypeError):
@@ -291,10 +291,9 @@ def _metrics(table: Any) -> Table:
 
 
 def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> list[Table]:
-    """Return those of `evaluated` that the training itself recorded; the last is the one that a run is judged by.
+    """Return the evaluations that training recorded; the last one is the run's main result.
 
-    Other evaluations are of another split, or under other masks. An experiment that is not whole is a KeyError or a
-    TypeError.
+    Other evaluations have another split or other masks. Raises KeyError or TypeError for an incomplete experiment.
     """
     spec = experiment["evaluation"]
     own = {"split": spec["split"], "seed": experiment["seed"]}
@@ -309,13 +308,13 @@ def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> 
 
 
 def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list[Table]:
-    """Return the evaluations that tell of a run: as `of_training`, or those under the conditions of the last."""
+    """Return the evaluations of `of_training`, or without any, those under the conditions of the last evaluation."""
     alike = [table for table in evaluations if conditions(table) == conditions(evaluations[-1])]
     return of_training(evaluations, experiment) or alike
 
 
 def curve(evaluations: Sequence[Table]) -> list[Table]:
-    """Return those of `evaluated`, one a step, that were measured on the same text: of most steps, or of most text."""
+    """Return one evaluation per step, all on the same text: that of most steps, or else the largest."""
     alike: dict[tuple[Any, ...], dict[int, Table]] = {}
     for table in evaluations:
         alike.setdefault(conditions(table), {})[table["step"]] = table
@@ -324,13 +323,13 @@ def curve(evaluations: Sequence[Table]) -> list[Table]:
 
 
 def conditions(table: Table) -> tuple[Any, ...]:
-    """Return what an evaluation was made on: text, masks, and how the bound was estimated."""
+    """Return the conditions of an evaluation: text, masks and bound estimator."""
     # As many tokens may be of another text; hardly as many bytes and words, too.
     return tuple(table[key] for key in ("split", "sequences", "tokens", "bytes", "words", "draws", "seed", "method"))
 
 
 def quality(tables: Iterable[Table]) -> Table | None:
-    """Return the last recorded quality of the importance, or None."""
+    """Return the last recorded quality of importance, or None."""
     found = []
     for table in tables:
         with suppress(KeyError, TypeError):
@@ -339,7 +338,7 @@ def quality(tables: Iterable[Table]) -> Table | None:
 
 
 def policy_nll(tables: Iterable[Table]) -> list[Table]:
-    """Return the samplers with a policy bound, as `atat bench samplers` recorded them of the last step it was given."""
+    """Return the samplers with a policy bound that `atat bench samplers` recorded for its last step."""
     found = []
     for table in tables:
         rows = table.get("measured")
@@ -358,7 +357,7 @@ def policy_nll(tables: Iterable[Table]) -> list[Table]:
 
 
 def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
-    """Return at most `points` rows in their order: the first, the last, and those of the extremes of each stretch."""
+    """Return at most `points` rows in order: the first, the last, and the extremes of each interval."""
     if len(rows) <= points:
         return rows
     kept = {0, len(rows) - 1}
@@ -371,12 +370,12 @@ def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
 
 
 def evenly(rows: list[Table], points: int = POINTS) -> list[Table]:
-    """Return at most `points` rows in their order, the first and the last among them, whatever their values."""
+    """Return at most `points` evenly spaced rows in order, including the first and the last."""
     return rows if len(rows) <= points else [rows[i * (len(rows) - 1) // (points - 1)] for i in range(points)]
 
 
 def quartiles(replay: Table) -> Iterator[Table]:
-    """Yield the quartiles of the uncertainties of the masked places, by sampler and network evaluation."""
+    """Yield the quartiles of the uncertainty at masked positions, by sampler and decoding step."""
     for sampler in replay["samplers"]:
         at: dict[int, list[float]] = {}
         for frame in (frame for text in sampler["texts"] for frame in text["frames"]):

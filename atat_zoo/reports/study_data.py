@@ -1,4 +1,4 @@
-"""A study's results to the data of a page: the numbers of study.json, as `atat study` wrote them. Imports no torch."""
+"""The data of a report page from a study's results, the study.json that `atat study` wrote. Imports no torch."""
 
 import itertools
 import json
@@ -33,18 +33,18 @@ _ENDS = ("percent", "percent_low", "percent_high")
 
 
 def file_of(path: Path) -> Path | None:
-    """Return the JSON file of a study, from itself or from the study's folder; None when it is neither."""
+    """Return the JSON file of a study, for this file or for the study's folder; None for other paths."""
     if path.suffix == ".json":
         return path
     return path / "study.json" if (path / "study.json").is_file() else None
 
 
 def of_study(path: Path) -> Table:
-    """Return the data of a study's page; what cannot be read, or is no study's, is a UserError."""
+    """Return the data of a study's page; raise `UserError` if the file cannot be read, or is not a study's."""
     try:
         report = from_json(read(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"{clip(path)} cannot be read: {error}; name the JSON that `atat study` wrote") from None
+        raise UserError(f"{clip(path)} cannot be read: {error}; pass the JSON file that `atat study` wrote") from None
     try:
         data = _page(report, path)
         json.dumps(data, allow_nan=False)
@@ -52,11 +52,11 @@ def of_study(path: Path) -> Table:
             raise TypeError
         return data
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        raise UserError(f"{clip(path)} is not the results of a study; name the JSON that `atat study` wrote") from None
+        raise UserError(f"{clip(path)} has no results of a study; pass the JSON file that `atat study` wrote") from None
 
 
 def _texts(data: Table) -> Iterator[Any]:
-    """Yield what the page says, which is text where the results are a study's."""
+    """Yield the texts of the page, which are all str if the results are a study's."""
     yield from (data["title"], *data["verdict"])
     for block in data["blocks"]:
         yield from itertools.chain(block["columns"], *block["rows"])
@@ -89,7 +89,7 @@ def _arm(order: int, each: Table) -> Iterator[Table]:
 
 
 def _along(panel: int, grid: Table) -> Iterator[Table]:
-    """Yield a row for each point of a grid that has a bound."""
+    """Yield a row for each grid point that has a bound."""
     about = {"panel": panel, "axis": f"{grid['arm']}: {' × '.join(grid['keys'])}"}
     for order, point in enumerate(grid["points"]):
         ends = {key: figure(point[key]) for key in ("value", "low", "high")}
@@ -128,7 +128,7 @@ def _explained(report: Table) -> Iterator[str]:
 
 
 def _blocks(report: Table) -> Iterator[Table]:
-    """Yield the tables of the study's Markdown page, with the sentences that explain them there."""
+    """Yield the tables of the study's Markdown page, with their explanations."""
     margins = [] if report.get("nats") else [FROM_MARGINS]
     said = {"Arms": [*_explained(report)], "Differences": [LEGEND, *margins, f"Not worse: {not_worse(report)}"]}
     for table in tables(report):

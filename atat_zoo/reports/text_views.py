@@ -1,6 +1,6 @@
-"""Importance and loss over held-out text, token by token; and texts as they unmask.
+"""Importance and loss of held-out text, token by token, and replays of generation.
 
-n texts of L tokens, of which S are shown, R mask rates; B texts that unmask, F frames of a text, V predictable tokens.
+n texts of L tokens, S shown tokens, R mask rates; B generated texts, F frames per text, V predictable tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,14 +34,14 @@ _CHUNK = 2**24  # log-probabilities at once
 def text_table(
     model: Model, tokens: Tensor, maskable: Tensor, counts: Tensor, *, seed: int, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Return what report/text.json says of the texts: their tokens, surprisal, importance and loss.
+    """Return the content of report/text.json: the tokens, surprisal, importance and loss of texts.
 
-    Loss, and an importance that reads z, are means over the masks that hide the token: see `masks_of`. Importance that
-    reads x is that at the rate. A model whose likelihood is exact predicts each token from the same others whatever is
-    hidden: then there are no `rates`, and one loss of each token.
+    The loss, and importance that reads z, are averaged over the masks that hide the token (see `masks_of`). Importance
+    that reads x is computed for the rate. A model with an exact likelihood predicts each token from the same tokens for
+    any mask, so it has no `rates`, and one loss per token.
 
-    `tokens` are x, int64 [n, L], `maskable` bool [n, L], `counts` training tokens by id, int64 [V]. The masks are a
-    function of (seed, text, rate). `progress` is called with the completed and the total number of levels.
+    `tokens` is x, int64 [n, L], `maskable` is bool [n, L], and `counts` has the training tokens by id, int64 [V]. The
+    masks are a function of (seed, text, rate). `progress` is called with the completed and total number of rates.
     """
     weighs, exact = weighs_tokens(model.experiment), model.experiment.parts["objective"].exact
     device = model.context.device
@@ -78,11 +78,11 @@ def text_table(
 
 
 def masks_of(maskable: Tensor, keys: Tensor, rate: float, draws: int) -> Iterator[Tensor]:
-    """Yield masks, bool [n, L], of k = round(rate · maskable tokens) tokens, at least one.
+    """Yield masks, bool [n, L], of k = max(1, round(rate · maskable tokens)) tokens.
 
-    A draw is a random order of the text that is hidden k tokens at a time, from its beginning again in the last mask:
-    each mask is uniform, and each token is hidden once a draw, or twice. A text whose order takes fewer masks than
-    another's is not masked in the rest. `keys` are of the texts, int64 [n].
+    A draw is a random order of the text, hidden k tokens at a time; the last mask is filled up from the order's
+    beginning. So each mask is uniform, and each token is hidden once or twice per draw. A text that needs fewer masks
+    than another is not masked in the remaining ones. `keys` are the keys of the texts, int64 [n].
     """
     n = maskable.sum(1, keepdim=True)
     k = (n * rate).round().long().clamp(min=1)
@@ -97,9 +97,9 @@ def masks_of(maskable: Tensor, keys: Tensor, rate: float, draws: int) -> Iterato
 def measured(
     module: Any, x: Tensor, maskable: Tensor, masks: list[Tensor], weighs: bool, batch_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean loss and importance of each token over the masks that hide it, float64 [n, L]; NaN where none.
+    """Return each token's mean loss and importance over the masks that hide it, float64 [n, L]; NaN without a mask.
 
-    The masks are of one rate, bool [n, L] each; `batch_size` rows are evaluated at once, or n.
+    The masks, bool [n, L] each, have one rate. Batches have `batch_size` rows (default: n).
     """
     denoiser = module.denoiser()
     losses, importance = torch.zeros(2, *x.shape, dtype=torch.float64, device=x.device)
@@ -121,13 +121,13 @@ def measured(
 
 
 def shown(tokenizer: TokenizerModel, ids: Sequence[int]) -> list[str]:
-    """Return each token as it is displayed: decoded alone, so a part of a character is U+FFFD; BOS and EOS by name."""
+    """Return each token as displayed: decoded by itself, with U+FFFD for partial characters; BOS and EOS by name."""
     special = {tokenizer.bos: "<bos>", tokenizer.eos: "<eos>"}
     return [special[i] if i in special else tokenizer.decode([i]) for i in ids]
 
 
 def _numbers(values: Tensor) -> list[float | None]:
-    """Return the values of the tokens that are shown, [S] of [L], rounded; None where there is none."""
+    """Return the rounded values of the shown tokens, [S] of [L], with None for NaN."""
     return [round(value, DIGITS) if value == value else None for value in values[:SHOWN].tolist()]
 
 
@@ -137,9 +137,9 @@ def _numbers(values: Tensor) -> list[float | None]:
 def replay_table(
     text_generator: TextGenerator, sampler: Sampler, *, number: int, length: int, seed: int
 ) -> dict[str, Any]:
-    """Write texts with a sampler, and return what report/replay.json says of them.
+    """Generate texts with a sampler, and return the content of report/replay.json for them.
 
-    The entropies take evaluations of their own, which are not counted: a sampler asks for less than they show.
+    The entropies need further forward passes, which are not counted in NFE.
     """
     trace: list[dict[str, Any]] = []
     made = text_generator.write(sampler, number=number, length=length, seed=seed, observe=trace.append).sample
@@ -163,10 +163,9 @@ def replay_table(
 
 
 def frames_of(trace: Iterable[dict[str, Any]], number: int) -> list[list[dict[str, Any]]]:
-    """Return the frames of each text from what a sampler reports: one for each evaluation that the text takes part in.
+    """Return the frames of each text from a sampler's records, one per decoding step of the text.
 
-    What is hidden again before the next evaluation belongs to the frame: first `filled`, [position, id] each, then
-    `hidden`.
+    A frame has `filled`, as [position, id], and then `hidden`, the positions that are masked before the next step.
     """
     texts: list[list[dict[str, Any]]] = [[] for _ in range(number)]
     for record in trace:
@@ -182,7 +181,7 @@ def frames_of(trace: Iterable[dict[str, Any]], number: int) -> list[list[dict[st
 
 
 def states(start: Tensor, frames: Sequence[dict[str, Any]], mask_id: int) -> Tensor:
-    """Return z before each frame and after the last one, int64 [F + 1, L], from the first z, [L]."""
+    """Return z before each frame and after the last one, int64 [F + 1, L], from the initial z, [L]."""
     z = [start]
     for frame in frames:
         positions, tokens = zip(*frame["filled"], strict=True)
@@ -195,10 +194,10 @@ def states(start: Tensor, frames: Sequence[dict[str, Any]], mask_id: int) -> Ten
 
 @torch.no_grad()
 def entropies(denoiser: Denoiser, z: Tensor) -> list[list[list[float]]]:
-    """Return [position, entropy in nats] of the predictions at the masks of each row of z, int64 [F, L].
+    """Return [position, entropy in nats] for the predictions at the masks of each row of z, int64 [F, L].
 
-    A model that reads block by block predicts the first one that is not complete, and no other. One that reads tokens
-    in their turns is shown the rows one after the other, as they were written.
+    A block model predicts only the first incomplete block. A model that reads the decoding steps of tokens reads the
+    rows in order, as during generation.
     """
     writing = denoiser.begin_generation(z[:1])
     in_turns = writing is not denoiser and not ((z[:-1] != z[1:]) & (z[:-1] != denoiser.mask_id)).any()

@@ -1,4 +1,4 @@
-"""The first lines of a page: what was trained, how good it is against which baseline, and what to look at."""
+"""The first lines of a page: the trained runs, their results against baselines, and warnings."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _ERROR = "± is one standard error over sequences"
 
 
 def heading(runs: list[Table]) -> str:
-    """Return the title of a page: the name of its run, or which runs it compares with the first."""
+    """Return the title of a page: the name of its run, or the runs that it compares with the first."""
     names = [run["name"] for run in runs]
     if len(names) == 1:
         return names[0]
@@ -27,7 +27,7 @@ def heading(runs: list[Table]) -> str:
 
 
 def verdict(runs: list[Table], comparison: Table | None) -> Iterator[str]:
-    """Yield what was trained, how good it is against which baseline, and what to look at, a sentence each."""
+    """Yield sentences on the trained runs, their results against baselines, and warnings."""
     measured = [run for run in runs if run["evaluated"]]
     if len(runs) == 1:
         yield from _one(runs[0])
@@ -69,34 +69,34 @@ def _one(run: Table) -> Iterator[str]:
         yield f"It has no evaluation on held-out text yet; run `atat eval {run['name']}`."
     else:
         name, _, said = _first(run)
-        against, beside = "", last.get("ngram_prior") or {}
-        if beside.get("percent") is not None:
-            low = "lower" if beside["percent"] < 0 else "higher"
-            by = uncertain(abs(beside["percent"]), beside["percent_stderr"])
-            its = uncertain(beside["value"], beside["stderr"])
-            against = f", {by} % {low} than an {TABLE} of {beside['reads']} ({its})"
+        against, prior = "", last.get("ngram_prior") or {}
+        if prior.get("percent") is not None:
+            low = "lower" if prior["percent"] < 0 else "higher"
+            by = uncertain(abs(prior["percent"]), prior["percent_stderr"])
+            its = uncertain(prior["value"], prior["stderr"])
+            against = f", {by} % {low} than an {TABLE} of {prior['reads']} ({its})"
         yield f"{name[0].upper()}{name[1:]} {said}{against}."
     yield from _look(run)
 
 
 def _look(run: Table) -> Iterator[str]:
-    """Yield what to look at: an estimator that has learned nothing, how far the bound fell, or an unfinished run."""
+    """Yield warnings: an estimator that learned nothing, the change of the bound, or an unfinished run."""
     said, last = [], run["evaluated"][-1] if run["evaluated"] else {}
     if by_chance(last.get("importance_spearman"), last.get("importance_chance")):
         rho, chance = last["importance_spearman"], 2 * last["importance_chance"]
         found = (
             "the same importance for every token" if rho is None else f"Spearman ρ {rho:.2f}, by chance ±{chance:.2f}"
         )
-        said.append(f"its importance estimator has learned nothing ({found})")
+        said.append(f"its importance estimator learned nothing ({found})")
     said += _beginning(run)
     if isinstance(run["steps"], int) and run["step"] < run["steps"]:
-        said.append(f"it is at step {run['step']:,} of {run['steps']:,}")
+        said.append(f"it is unfinished, at step {run['step']:,} of {run['steps']:,}")
     if said:
         yield f"{run['name']}: {'; '.join(said)}."
 
 
 def _beginning(run: Table) -> list[str]:
-    """Return how the bound changed from step 0 to the last one, on the same text."""
+    """Return the change of the bound from step 0 to the last step, on the same text."""
     along = curve(run["evaluated"])
     if not along or along[0]["step"] or not along[-1]["step"]:
         return []
@@ -107,12 +107,12 @@ def _beginning(run: Table) -> list[str]:
     # Of the same sequences and masks: the errors are hardly those of the difference.
     values = [own_bound(table).value for table in (began, last)]
     then, now = (uncertain(value, None) for value in values)
-    went = "fell" if values[1] < values[0] else "did not fall: it went"
+    went = "fell" if values[1] < values[0] else "did not fall but changed"
     return [f"its held-out {PERPLEXITY} {went} from {then} at step 0{prior} to {now} at step {last['step']:,}{where}"]
 
 
 def _on(run: Table) -> str:
-    """Return what the last evaluation of a run was made on."""
+    """Return the conditions of a run's last evaluation."""
     table = run["evaluated"][-1]
     masks = f"{number(table['draws'], 'mask')} each by {table['method']}" if table["draws"] else "no masks"
     text = f"{table['split']} text{_corpus(run['source'].get('corpus'), table['split'])}"
@@ -120,7 +120,7 @@ def _on(run: Table) -> str:
 
 
 def _corpus(corpus: Any, split: str) -> str:
-    """Return ` of files (a.txt, b.txt)`: a corpus, and the first that it names of a path and the files of a split."""
+    """Return ` of files (a.txt, b.txt)`: a corpus with its path, or the files of the split."""
     if not isinstance(corpus, dict):
         return ""
     named = (corpus[key] for key in ("path", split, "train") if isinstance(corpus.get(key), str | list) and corpus[key])
@@ -138,7 +138,7 @@ def _grouped(runs: list[Table], key: Callable[[Table], Any]) -> dict[Any, list[T
 
 
 def _texts(runs: list[Table]) -> list[list[Table]]:
-    """Return the runs by the text of their last evaluations, in tokens of the same tokenizer."""
+    """Return the runs grouped by the text and the tokenizer of their last evaluations."""
 
     def text(run: Table) -> Any:
         return *conditions(run["evaluated"][-1])[:5], json.dumps(run["source"].get("tokenizer"), default=str)
@@ -147,7 +147,7 @@ def _texts(runs: list[Table]) -> list[list[Table]]:
 
 
 def _first(run: Table) -> tuple[str, float, str]:
-    """Return the name, the value, and the value in words of a run's own bound, as last recorded."""
+    """Return the name, value and formatted value of a run's main bound in its last evaluation."""
     bound = own_bound(run["evaluated"][-1])
     return bound.quantity, bound.value, uncertain(bound.value, bound.stderr)
 
@@ -155,15 +155,15 @@ def _first(run: Table) -> tuple[str, float, str]:
 def _differences(
     runs: list[Table], measured: list[Table], comparison: Table | None, same: bool, mixed: bool
 ) -> Iterator[str]:
-    """Yield the differences between the runs, with paired intervals where a comparison of these models is recorded."""
+    """Yield sentences on the differences between the runs, with paired intervals if a comparison is recorded."""
     if comparison is None:
         apart, several = _apart(runs), len(_texts(measured)) > 1
         if several and (apart or len({conditions(run["evaluated"][-1])[:2] for run in measured}) == 1):
-            why = f"{joined(apart or ['what the corpus holds'])} {'differ' if len(apart) > 1 else 'differs'}"
-            yield f"The runs cannot be compared, as they were not measured on the same tokens of the same text: {why}."
+            why = f"{joined(apart or ['the text of the corpus'])} {'differ' if len(apart) > 1 else 'differs'}"
+            yield f"The runs cannot be compared, because they were evaluated on different tokens: {why}."
             return
         if mixed:
-            yield "Their factorisations differ, and some values are bounds: the lower one need not be the better model."
+            yield "Their factorisations differ, and some values are bounds: a lower value need not mean a better model."
         if apart and len(measured) < len(runs):  # whether their text is the same is not known
             return
         why = "their text and masks are the same, so" if same else "on the same text and masks"
@@ -176,11 +176,11 @@ def _differences(
         yield f"Against {runs[0]['name']}: {joined(changes)}; 95 % confidence intervals, paired by sequence and mask."
         yield "The intervals do not include the variation between training seeds."
     else:
-        yield f"The recorded comparison with {runs[0]['name']} holds no difference."
+        yield f"The recorded comparison with {runs[0]['name']} has no differences."
 
 
 def _apart(runs: list[Table]) -> list[str]:
-    """Return the keys of the text and its tokens that differ between the runs; of different parts their names alone."""
+    """Return the keys of the corpus and tokenizer that differ between the runs; only `use` if components differ."""
     found = []
     for section in dict.fromkeys(section for run in runs for section in run["source"]):
         tables = [run["source"].get(section, {}) for run in runs]
@@ -191,7 +191,7 @@ def _apart(runs: list[Table]) -> list[str]:
 
 
 def table_of_bounds(runs: list[Table]) -> Table:
-    """Return a row for each run: what it is, and its bounds as last recorded."""
+    """Return a row for each run, with its settings and the bounds of its last evaluation."""
     rows = []
     for run in runs:
         last = run["evaluated"][-1] if run["evaluated"] else None
@@ -203,7 +203,7 @@ def table_of_bounds(runs: list[Table]) -> Table:
 
 
 def table_of_metrics(runs: list[Table]) -> Table:
-    """Return a row for each metric of the last evaluations, with its value and error for each run."""
+    """Return a row for each metric of the last evaluations, with the value and error of each run."""
     last = [run["evaluated"][-1]["metrics"] if run["evaluated"] else {} for run in runs]
     said = [{title: uncertain(each["value"], each["stderr"]) for title, each in metrics.items()} for metrics in last]
     titles = dict.fromkeys(title for metrics in said for title in metrics)

@@ -1,10 +1,10 @@
-"""A study: arms × seeds, trained as normal run folders, compared with a protocol that is fixed before.
+"""A study: arms × seeds, trained as normal run folders and compared with a protocol that is fixed in advance.
 
-`schema` has its tables, and `study_file` reads them; `processes` trains; `measuring` evaluates on halves of the
-held-out text; `results` compares; `runner` does one after the other; `markdown` writes the tables.
+`study_schema` declares the tables of a study file and `study_file` loads them; `processes` trains; `run_measurement`
+evaluates on halves of the held-out text; `study_results` compares; `runner` runs these steps; `markdown` writes tables.
 
-The protocol: validation sequences with an even number select (points of the sweep, ideas), those with an odd number
-are for claims, the test split is evaluated once. The sweep has a seed of its own.
+The protocol: even-numbered validation sequences are for model selection (such as points of the sweep), odd-numbered
+ones for reported results, and the test split is evaluated once. The sweep has its own seed.
 """
 
 from atat_zoo.studies.study_file import load

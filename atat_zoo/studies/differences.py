@@ -1,6 +1,6 @@
-"""Intervals of a study, all by `of_seeds_and_sequences`: of values, differences and points of grids. No torch.
+"""Confidence intervals of a study's values, differences and grid points, by `of_seeds_and_sequences`. No torch.
 
-Results that are recorded have None for a number that is not finite.
+Recorded results have None for numbers that are not finite.
 """
 
 import statistics
@@ -27,36 +27,36 @@ FROM_MARGINS = (
 
 
 def difference(each: Sequence[Interval], sequences: Interval) -> Table:
-    """Return the table of a difference: of each seed, of their mean over sequences, and over seeds and sequences."""
+    """Return a difference as a table: per seed, and of the mean with intervals over sequences and over both."""
     both = of_seeds_and_sequences([one.value for one in each], sequences)
     found = {"both": both and both.to_table(), "not_worse": both and percent(both.high) <= NOT_WORSE}
     return {"each": [one.to_table() for one in each], "sequences": sequences.to_table()} | found
 
 
 def shown(table: Table) -> Table:
-    """Return the interval that is shown of a difference: for other seeds and sequences, of one seed for sequences."""
+    """Return the interval that tables show: over seeds and sequences, or over sequences for one seed."""
     found: Table = table["both"] or table["sequences"]
     return found
 
 
 def mark(table: Table) -> str:
-    """Return what is said behind an interval over sequences only."""
+    """Return the remark after an interval over sequences only."""
     if table["both"] or not table["each"]:
         return ""
     return " (one seed)" if len(table["each"]) == 1 else " (all seeds the same)"
 
 
 def over_sequences(values: Sequence[float], errors: Sequence[float]) -> Interval:
-    """Return the mean over seeds of a value with its interval over sequences, by the standard error of each seed.
+    """Return the mean over seeds with its interval over sequences, from the standard error of each seed.
 
-    The error of the mean is that of the seeds at most, on average: the sequences are the same.
+    All seeds share the sequences, so the standard error of the mean is at most the mean of their standard errors.
     """
     mean, half = statistics.fmean(values), NormalDist().inv_cdf((1 + LEVEL) / 2) * statistics.fmean(errors)
     return Interval(value=mean, low=mean - half, high=mean + half)
 
 
 def over_both(values: Sequence[float], errors: Sequence[float]) -> Interval | None:
-    """Return the same over seeds and sequences."""
+    """Return the mean over seeds with its interval over seeds and sequences."""
     return of_seeds_and_sequences(values, over_sequences(values, errors))
 
 
@@ -73,7 +73,7 @@ def of_bound(arm: Table) -> Table:
 
 
 def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
-    """Return every grid with the bounds of its points, from the tables of the arms and of their comparisons."""
+    """Return the grids with the bounds of their points, from the tables of arms and comparisons."""
     compared = {(each["arm"], each["against"]): each for each in part["comparisons"]}
 
     def difference_of(arm: str, other: str) -> Table | None:
@@ -96,5 +96,5 @@ def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
 
 
 def alone(trained_with: Sequence[Table]) -> bool:
-    """Return whether a training ran beside nothing else, as far as is recorded: only then are its seconds shown."""
+    """Return whether a training run had the machine to itself, as far as recorded; only then is its time shown."""
     return bool(trained_with) and all(how.get("alone") for how in trained_with)

@@ -1,4 +1,4 @@
-"""The grids of a study: from axes around an arm to an arm for each point, checked. Imports no torch."""
+"""The grids of a study: validated arms for the points of axes around an arm. Imports no torch."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from atat_zoo.system.errors import UserError, clip, nearest
 
 
 def tables_of_grids(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the table of each grid with its path: of the one [grid], or of every [[grid]]."""
+    """Yield the path and the table of each grid, from [grid] or [[grid]]."""
     for number, table in enumerate(value if isinstance(value, list) else [value]):
         where = f"grid[{number}]" if isinstance(value, list) else "grid"
         if isinstance(table, dict) and isinstance(table.get("axes"), dict):
@@ -24,7 +24,7 @@ def tables_of_grids(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _dotted(axes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield axes by their whole keys: without quotes a.b = [1, 2] is a table in a table."""
+    """Yield axes with dotted keys, because unquoted a.b = [1, 2] is a nested table in TOML."""
     for key, value in axes.items():
         if isinstance(value, dict):
             yield from _dotted(value, f"{before}{key}.")
@@ -33,14 +33,14 @@ def _dotted(axes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def conflicts(study: Study, grids: Mapping[str, GridSpec]) -> Iterator[str]:
-    """Check that the arms of the grids are there, and that nothing else sets what an axis does."""
+    """Yield errors for unknown arms of grids, and for keys that an axis and another table both set."""
     known = list(study.arms)
     for where, grid in grids.items():
         for key, names in (("arm", (grid.arm,)), ("against", grid.against)):
             for name in (name for name in names if name not in known):
-                yield f"{where}.{key}: {name!r} is no arm{nearest(name, known)} (there are: {', '.join(known)})"
+                yield f"{where}.{key}: no arm is named {name!r}{nearest(name, known)} (arms: {', '.join(known)})"
         if grid.arm in study.matched:
-            yield f"{where}.arm: the steps of {grid.arm!r} are measured; name an arm with its own"
+            yield f"{where}.arm: the steps of {grid.arm!r} are measured; choose an arm that sets its own"
         for axis in grid.axes:
             if axis == "seed":
                 yield f"{where}.axes.seed: the seed is set by seeds; leave it out"
@@ -54,9 +54,9 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def with_grids(study: Study, specs: Mapping[str, GridSpec]) -> tuple[Study, list[str]]:
-    """Return the study with the arms of its grids, and what is wrong with them.
+    """Return the study with the arms of its grids, and the errors in them.
 
-    A point is an arm that is like that of the grid. Where the axes have the arm's own values, it is the arm itself.
+    A point is an arm `like` the grid's arm. The point with the arm's own values is the arm itself.
     """
     problems: list[str] = []
     for where, spec in specs.items():
@@ -73,7 +73,7 @@ def with_grids(study: Study, specs: Mapping[str, GridSpec]) -> tuple[Study, list
 
 
 def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experiment) -> Study:
-    """Return the study with the points of these axes, or raise a `UserError` of the first that cannot be trained."""
+    """Return the study with the points of these axes; raise `UserError` for a point that cannot be trained."""
     arms, seeds = dict(study.arms), dict(study.seeds)
     wider = attrs.evolve(study, arms=arms)  # by the points below
     others = dict(_trained_beside(study, spec))
@@ -83,7 +83,7 @@ def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experim
         name = "-".join([spec.arm, *(f"{key}={in_word(value)}" for key, value in set_to.items())])
         overrides = tuple(f"{key}={inline(value)}" for key, value in set_to.items())
         if not WORD.fullmatch(name):
-            raise UserError(f"{clip(repr(name))} is too long for a folder; write it as an arm, with a name of your own")
+            raise UserError(f"{clip(repr(name))} is too long for a folder name; write it as an arm with a shorter name")
         if name in arms:
             raise UserError(f"{name!r} would be two arms; rename one, or leave a value out")
         arms[name] = ArmSpec(
@@ -91,13 +91,13 @@ def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experim
         )
         experiment = wider.run(name, 0).experiment
         if experiment in trained:
-            raise UserError(f"{' '.join(overrides)} trains what another value does; name each once")
+            raise UserError(f"{' '.join(overrides)} equals another point; leave one of them out")
         trained.append(experiment)
         if experiment == own:
             del arms[name]
             name = spec.arm
         elif other := next((arm for arm, each in others.items() if _nameless(each) == _nameless(experiment)), None):
-            raise UserError(f"{' '.join(overrides)} trains what the arm {other!r} does; leave one of them out")
+            raise UserError(f"{' '.join(overrides)} equals the arm {other!r}; leave one of them out")
         else:
             seeds[name] = spec.seeds or study.seeds[spec.arm]
         points.append((values, name))
@@ -110,7 +110,7 @@ def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experim
 
 
 def _trained_beside(study: Study, spec: GridSpec) -> Iterator[tuple[str, Experiment]]:
-    """Yield the other arms that have a seed of the points, each with what it trains."""
+    """Yield the other arms that share a seed with the points, each with its experiment."""
     seeds, root = {*(spec.seeds or study.seeds[spec.arm])}, study.chain(spec.arm)[0]
     for arm in study.arms:
         # The steps of one are measured, and a sweep chooses for each that has an experiment.
@@ -125,12 +125,12 @@ def _nameless(experiment: Experiment) -> Experiment:
 
 
 def in_word(value: Any) -> str:
-    """Return a value as it stands in the name of a folder: what cannot becomes a +."""
+    """Return a value as part of a folder name, with unsuitable characters replaced by +."""
     return re.sub(r"[^\w.=+-]+", "+", re.sub(r"[^\w.=+-]*=[^\w.=+-]*", "=", inline(value))).strip("+")
 
 
 def _at(table: Any, key: str) -> Any:
-    """Return the value of a key in an experiment's table; None where it has no value of its own."""
+    """Return the value of a key in an experiment's table, or None if it is not set."""
     for name in key.split("."):
         table = table.get(name) if isinstance(table, dict) else None
     return table

@@ -1,4 +1,4 @@
-"""The results of a study as tables, and as a page of Markdown, from the numbers of study.json. Imports no torch."""
+"""The results of a study in study.json as tables and as a Markdown page. Imports no torch."""
 
 import json
 import statistics
@@ -68,7 +68,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def not_worse(report: Report) -> str:
-    """Return what *not worse* and the costs mean."""
+    """Return the explanation of *not worse* and of the costs."""
     costs = (
         "Costs are medians over seeds. Seconds count the optimizer steps; they are left out for trainings that shared "
         "the machine."
@@ -85,7 +85,7 @@ def _method(part: Report) -> str:
 
 
 def _machines(report: Report) -> Iterator[str]:
-    """Yield what the runs were trained on, and a warning if they were not all trained on the same."""
+    """Yield the machines on which the runs were trained, and a warning if they differ."""
     seen = []
     for run in (run for arm in report["arms"].values() for run in arm["runs"]):
         machine, computed, how = run["machine"], run["computed"], run["trained_with"]
@@ -106,7 +106,7 @@ def factorisation_of(arm: Report) -> str:
 
 
 def factorisations(report: Report) -> Iterator[str]:
-    """Yield the factorisations of a page's perplexities, in the order in which they are explained."""
+    """Yield the factorisations of a page's perplexities, in the order of their explanations."""
     parts = [part for part in (report, report["test"]) if part]
     arms = [arm for part in parts for arm in part["arms"].values()]
     gaps = [row for part in report.get("gaps") or () for row in part["rows"]]
@@ -120,7 +120,7 @@ def factorisations(report: Report) -> Iterator[str]:
 
 
 def tables(part: Report) -> Iterator[Table]:
-    """Yield the tables of the arms on the claims' half, or on the test split; those without rows are left out."""
+    """Yield the non-empty tables of the arms on the claim half or the test split."""
     columns = ["arm", "factorisation", f"{PERPLEXITY}, geometric mean", f"{PERPLEXITY} by seed", "n-gram model"]
     columns += ["training steps", "tokens", "seconds", "seconds per step", "peak memory", "parameters"]
     yield Table(title="Arms", columns=columns, rows=[[name, *_arm(arm)] for name, arm in part["arms"].items()])
@@ -145,7 +145,7 @@ def tables(part: Report) -> Iterator[Table]:
 
 
 def with_experiments(table: Table, report: Report) -> Table:
-    """Return the table of the arms with what each trains, as its second column."""
+    """Return the table of the arms, with their experiments as second column."""
     rows = []
     for (name, *cells), arm in zip(table.texts, report["arms"].values(), strict=True):
         overrides = [each for each in arm["overrides"] if not each.startswith("evaluation.")]
@@ -155,7 +155,7 @@ def with_experiments(table: Table, report: Report) -> Table:
 
 
 def _metrics_of(arm: Report) -> dict[str, str]:
-    """Return the cells of an arm's metrics by their titles, with the value of each seed."""
+    """Return the cells of an arm's metrics by title, with the value of each seed."""
     runs = arm["runs"]
     titles = dict.fromkeys(title for run in runs for title in run.get("metrics", {}))
     return {title: ", ".join(cell(run["metrics"][title]["value"], ".4f") for run in runs) for title in titles}
@@ -193,7 +193,7 @@ def _differences(each: Report) -> list[str]:
 
 
 def difference(table: Report) -> str:
-    """Return a difference in words."""
+    """Return a difference with its interval as text."""
     return change(shown(table)) + mark(table)
 
 
@@ -211,7 +211,7 @@ def _n_gram(runs: Sequence[Report]) -> str:
 
 
 def further_tables(report: Report) -> Iterator[Table]:
-    """Yield the tables of grids, samplers, gaps and tasks, as far as the study has them."""
+    """Yield the tables of grids, samplers, gaps and tasks that the study has."""
     yield from map(grid_table, report.get("grids", ()))
     yield from map(_samplers, report["samplers"] or ())
     if report.get("gaps"):
@@ -220,7 +220,7 @@ def further_tables(report: Report) -> Iterator[Table]:
 
 
 def grid_table(grid: Report) -> Table:
-    """Return how a bound changes along the axes of a grid."""
+    """Return the table of a bound along the axes of a grid."""
     rows = []
     for point in grid["points"]:
         ends = ", ".join(cell(point[key], ".2f") for key in ("low", "high"))
@@ -235,12 +235,12 @@ def grid_table(grid: Report) -> Table:
 
 
 def labels(values: Sequence[Any]) -> list[str]:
-    """Return the values of a point in words."""
+    """Return the values of a grid point as text."""
     return [NONE if value is None else in_word(value) for value in values]
 
 
 def point_difference(point: Report) -> str:
-    """Return the difference of a point in words."""
+    """Return the difference of a grid point as text."""
     if (found := point["difference"]) is None:
         return NONE
     return found["problem"] if "problem" in found else change(found)
@@ -265,7 +265,7 @@ def _gaps(report: Report) -> Table:
     # The rows of the baseline, which the others are compared with, by the marks of the columns.
     theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
     marks = [f"({chr(ord('a') + number)})" for number in range(len(theirs))]
-    priced = [": ".join(filter(None, (factorisation(row["quantity"]), _by(row)))) for row in theirs]
+    names = [": ".join(filter(None, (factorisation(row["quantity"]), _by(row)))) for row in theirs]
     rows = []
     for part in report["gaps"]:
         for row in part["rows"]:
@@ -282,7 +282,7 @@ def _gaps(report: Report) -> Table:
     columns = ["predicted part", "arm", "factorisation", "sampler", "sequences", f"{PERPLEXITY} by seed"]
     said = [
         f"{PERPLEXITY.capitalize()} of a part of a text given the rest, and its difference from {report['baseline']}: "
-        f"{'; '.join(map(' '.join, zip(marks, priced, strict=True)))}.",
+        f"{'; '.join(map(' '.join, zip(marks, names, strict=True)))}.",
         f"Two arms are compared on the sequences that both have. {LEGEND}",
     ]
     headings = [*columns, *(f"difference from {mark}" for mark in marks)]
@@ -290,12 +290,12 @@ def _gaps(report: Report) -> Table:
 
 
 def _by(row: Report) -> str:
-    """Return `strided, stride = 16`; nothing for a bound."""
+    """Return a sampler as `strided, stride = 16`, or an empty string for a bound."""
     return "" if row["by"] is None else ", ".join(filter(None, (row["by"]["use"], settings(row["by"]))))
 
 
 def _values(row: Report, digits: str) -> str:
-    """Return the value of each seed; for random orders with the lower end of its bracket and the effective orders."""
+    """Return the value of each seed, for random orders with the bracket's lower limit and the effective orders."""
     values = [cell(value, digits) for value in row["values"]]
     if row["quantity"] == POLICY_BOUND and "brackets" not in row:
         return f"{', '.join(values)} (no bracket recorded)"
@@ -315,7 +315,7 @@ def task_tables(report: Report) -> Iterator[Table]:
 
 
 def _task_rows(score: Report) -> Iterator[list[str]]:
-    """Yield a row for each arm and each arm that it is compared with, and for each published figure."""
+    """Yield a row for each arm and its comparisons, and for each published value."""
     digits = ".2f" if score["exponential"] else ".4f"
     for row in score["rows"]:
         values = ", ".join(cell(value, digits) for value in row["values"])

@@ -1,7 +1,7 @@
-"""Trainings as processes: here, some at a time, or as jobs of a cluster. Imports no torch before they begin.
+"""Training runs as processes on this machine, or as jobs on a cluster. Imports no torch before they start.
 
-Who works on a run holds its claim, `claims/RUN` in the study's folder; the training itself locks its run folder as
-always. `trainings.jsonl` has a line for each process that has ended, `logs/RUN.txt` what the last one printed.
+The process that works on a run holds its claim, `claims/RUN` in the study's folder; training locks the run folder as
+usual. `trainings.jsonl` has a line for each process that ended, and `logs/RUN.txt` the output of the last one.
 """
 
 import json
@@ -31,7 +31,7 @@ _BESIDE = 0.1  # of a core: what all else may take of a training's time that cou
 
 
 def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start `atat` with these words in a group of its own, so that Ctrl-C reaches it once, from us."""
+    """Start `atat` with these arguments in its own process group, so that this process forwards Ctrl-C once."""
     with log.open("wb") as file:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "atat_zoo", *words],  # imports nothing from the working folder
@@ -44,13 +44,13 @@ def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subproces
 
 
 def threads_for(jobs: int) -> int:
-    """Return the threads of each training: OMP_NUM_THREADS where it is set, else an equal share of the cores."""
+    """Return the threads of each training run: OMP_NUM_THREADS if set, else an equal share of the cores."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return int(threads) if threads.isdecimal() and int(threads) else max(1, cores() // jobs)
 
 
 def gpus() -> list[str]:
-    """Return the GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it."""
+    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -58,7 +58,7 @@ def gpus() -> list[str]:
 
 
 def spent_by_others() -> float | None:
-    """Return the CPU seconds that this machine has spent, but on ended children of this process; None if unknown."""
+    """Return the machine's CPU time in seconds, without ended child processes of this process; None if unknown."""
     try:
         ticks = [int(word) for word in parsing.read(Path("/proc/stat")).split(b"\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
@@ -68,7 +68,7 @@ def spent_by_others() -> float | None:
 
 
 class InUse(Exception):
-    """Another process has the lock; the text says which."""
+    """The error that another process holds the lock; its text names the process."""
 
 
 def _refuse(owner: str) -> None:
@@ -77,7 +77,7 @@ def _refuse(owner: str) -> None:
 
 @contextmanager
 def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
-    """Claim a run for this process; waits for the claim, or raises `InUse`."""
+    """Claim a run for this process; wait for the claim, or raise `InUse`."""
     path = run.path.parent / "claims" / run.name
     with ExitStack() as stack:
         try:
@@ -85,12 +85,12 @@ def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
             stack.enter_context(locks.locked(path, (lambda _: None) if wait else _refuse))
         except OSError as error:
             problem = f"{clip(run.path.parent)} cannot be the folder of a study: {error.strerror}"
-            raise UserError(f"{problem}; name another one by `folder`") from None
+            raise UserError(f"{problem}; set `folder` to another one") from None
         yield
 
 
 class Stopped(Exception):
-    """A signal, whose number this has, stopped the study; every run is as its own training left it."""
+    """The exception that a signal with this number stopped the study; training has saved every run."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -109,7 +109,7 @@ class _Training:
 
 
 def _hand_on(number: int, trainings: Sequence[_Training]) -> None:
-    """Send a signal to trainings, which save and end."""
+    """Send a signal to training processes, which save a checkpoint and exit."""
     for training in trainings:
         with suppress(ProcessLookupError):
             training.process.send_signal(number)
@@ -117,7 +117,7 @@ def _hand_on(number: int, trainings: Sequence[_Training]) -> None:
 
 @attrs.define
 class LocalExecutor:
-    """Where the trainings of a study run: each on one GPU, which several share where there are fewer than `jobs`."""
+    """An executor that trains the runs of a study here, one GPU each, shared if there are fewer than `jobs`."""
 
     folder: Path
     jobs: int
@@ -125,9 +125,9 @@ class LocalExecutor:
     gpus: list[str] = attrs.field(factory=gpus)
 
     def train(self, runs: Sequence[StudyRun]) -> dict[str, str]:
-        """Train what is not finished, each once; returns why runs failed, by their names, or raises `Stopped`.
+        """Train each unfinished run once; return the errors of failed runs by name, or raise `Stopped`.
 
-        What another study trains is waited for, and taken over when that one leaves it.
+        Runs that another study is training are waited for, and resumed here if that study stops.
         """
         active: list[_Training] = []
         with Interruption(lambda number, _: _hand_on(number, active)) as stopping:
@@ -187,7 +187,7 @@ class LocalExecutor:
             return _Training(run, process, stack.pop_all(), log, time.monotonic(), others, gpu)
 
     def _ended(self, training: _Training, *, stopped: bool) -> str:
-        """Record the end of a training and release its run; returns why it failed, or an empty text."""
+        """Record the end of a training process and release its run; return its error, or an empty string."""
         run, code = training.run, training.process.poll()
         assert code is not None
         seconds = time.monotonic() - training.began
@@ -209,17 +209,17 @@ class LocalExecutor:
 
 
 def _problem(code: int, log: Path) -> str:
-    """Return what a training said last: its sentences, or the last line of a traceback."""
+    """Return the error of a training process: its messages, or the last line of a traceback."""
     lines = []
     with suppress(OSError):
         lines = [line for line in parsing.read(log).decode("utf-8", "backslashreplace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines[-1:]
     end = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    return f"{'; '.join(clip(line, 1000) for line in errors) or 'no word'} ({end}, {log.parent.name}/{log.name})"
+    return f"{'; '.join(clip(line, 1000) for line in errors) or 'no message'} ({end}, {log.parent.name}/{log.name})"
 
 
 def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
-    """Return the jobs and threads that each run was trained with, and whether alone, from trainings.jsonl."""
+    """Return the jobs and threads of each training run from trainings.jsonl, and whether the machine was shared."""
     settings: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
         for text in parsing.read(folder / "trainings.jsonl").splitlines():
@@ -236,31 +236,31 @@ def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
 
 
 def elements(study: Study) -> list[StudyRun]:
-    """Return the runs of the array in order; a `UserError` where some follow from what others have measured."""
+    """Return the runs of the job array in order; raise `UserError` if some runs depend on the results of others."""
     for key, there in (("[sweep]", study.sweep), ("match_seconds", study.matched)):
         if there:
             problem = (
-                f"{clip(study.file)}: {key} lets trainings wait for what others have measured, and an array cannot"
+                f"{clip(study.file)}: {key} makes runs depend on the results of others, and a job array cannot wait"
             )
             raise UserError(f"{problem}; leave it out, or run the study on one machine with --jobs")
     return in_order({arm: study.arm_runs(arm, {}) for arm in study.arms})
 
 
 def write_script(study: Study, measure: Sequence[str], jobs: int | None) -> Path:
-    """Write the script that submits a study, and return it.
+    """Write the script that submits a study, and return its path.
 
     Args:
-        study: the study.
-        measure: words of `atat study` for the job that measures: the file, and options.
-        jobs: elements that run at a time; as many as SLURM starts, if None.
+        study: The study.
+        measure: Arguments of `atat study` for the job that evaluates: the file and options.
+        jobs: Maximum number of concurrent elements (default: as many as SLURM starts).
     """
     array = f"1-{len(elements(study))}{f'%{jobs}' if jobs else ''}"
     sbatch = shlex.quote(str(Path(__file__).with_name("sbatch") / "study.sbatch"))
     path = study.folder / "cluster.sh"
     lines = [
         "#!/bin/bash",
-        "# A study's trainings as a job array, and a job after them that measures: written by `atat study --cluster`.",
-        "# Words behind its name are options of sbatch, such as --partition=gpu. To continue, submit it again.",
+        "# Written by `atat study --cluster`: a job array of the study's training runs, then a job that evaluates.",
+        "# Arguments are options of sbatch, such as --partition=gpu. To resume the study, submit it again.",
         "set -eu",
         f"cd {shlex.quote(str(Path.cwd()))}",
         f'job=$(sbatch --parsable "$@" --array={array} {sbatch} {shlex.quote(measure[0])})',
@@ -272,12 +272,10 @@ def write_script(study: Study, measure: Sequence[str], jobs: int | None) -> Path
 
 
 def submit(script: Path) -> str | None:
-    """Run the script where `sbatch` is, and return what was said; None where it is not."""
+    """Run the script, and return the output of sbatch; None if `sbatch` is not installed."""
     if shutil.which("sbatch") is None:
         return None
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(
-            f"{script} cannot be submitted: {clip(done.stderr.strip())}; give its options of sbatch by hand"
-        )
+        raise UserError(f"{script} cannot be submitted: {clip(done.stderr.strip())}; run it with options of sbatch")
     return done.stdout.strip()

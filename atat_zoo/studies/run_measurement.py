@@ -1,7 +1,7 @@
-"""Trained runs measured on a half of the validation split or on the test split, each once.
+"""Evaluation of trained runs on a half of the validation split or on the test split, once each.
 
-The halves are fixed by the number of a sequence in its split, whatever the settings of a study. The nats of each
-sequence are kept in the run's evaluations/, with the SHA-256 of the weights and of the tokens that they belong to.
+The index of a sequence in its split decides its half, for every study. The nats of each sequence are saved in the run's
+evaluations/, with the SHA-256 of the weights and of the tokens.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
 
 def rows_of(part: str, total: int, limit: int) -> Tensor:
-    """Return the numbers of a part's sequences, rising int64: of `total` at most `limit`, spread evenly; 0: all."""
+    """Return the sorted indices of a part's sequences, int64: at most `limit` of `total`, evenly spaced; 0: all."""
     first, distance = PARTS[part]
     there = np.arange(first, total, distance)
     return torch.from_numpy(there[evenly(len(there), limit)])
@@ -55,7 +55,7 @@ def rows_of(part: str, total: int, limit: int) -> Tensor:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Measured(MeasuredRun):
-    """A run on the sequences of one part."""
+    """The measurement of a run on the sequences of one part."""
 
     run: StudyRun
     weights: str  # SHA-256
@@ -63,14 +63,14 @@ class Measured(MeasuredRun):
 
     @property
     def compared(self) -> str:
-        """The bound that the study compares: that of the arm, if the run has it, or the objective's first."""
+        """The bound that the study compares: the arm's `bound` if the run has it, else the objective's first."""
         bound = self.run.bound
         return bound if bound is not None and bound in self.nats else self.quantity
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Written:
-    """A sampler of a run."""
+    """The measurement of a sampler of a run."""
 
     run: StudyRun
     sampler: dict[str, Any]  # the specification
@@ -86,7 +86,7 @@ class Written:
 def measure_all(
     study: Study, runs: Sequence[StudyRun], part: str, *, device: str = "cpu", say: Callable[[str], None] = print
 ) -> list[Measured]:
-    """Measure finished runs on a part of the held-out text; what was measured before is read."""
+    """Return the measurements of finished runs on a part of the held-out text; saved ones are reused."""
     measured: dict[str, Measured] = {}
     for wait in (False, True):  # first those that no other study measures just now
         for run in [run for run in runs if run.name not in measured]:
@@ -97,7 +97,7 @@ def measure_all(
 
 
 def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
-    """Return the measurement that a run keeps, if it is of its weights and of these settings."""
+    """Return the run's saved measurement for its current weights and these settings, or None."""
     return kept(*_file_of_bounds(study, run, part), partial(_record, run))
 
 
@@ -136,7 +136,7 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
     rows, tokens, maskable = text_of(data, part, spec.sequences)
     if len(rows) < 2:
         problem = f"the {part} part of its {spec.split} split has fewer than two sequences"
-        raise UserError(f"{run.path}: {problem}; hold out more")
+        raise UserError(f"{run.path}: {problem}; hold out more text")
     numbers = numbers_of(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
     beside = numbers.pop("ngram")
     return numbers | {
@@ -150,17 +150,17 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
 
 
 def text_of(data: Path, part: str, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return of the sequences of a part: numbers int64 [n], tokens int64 [n, L], and what is maskable, bool [n, L]."""
+    """Return the sequences of a part: indices int64 [n], tokens int64 [n, L] and maskable bool [n, L]."""
     tokens, maskable = held_out(data, "test" if part == "test" else "validation")
     rows = rows_of(part, len(tokens), limit)
     return rows, tokens[rows], maskable[rows]
 
 
 def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
-    """Measure a finished run's policy bound and time with every sampler; what was measured before is read.
+    """Return a finished run's policy bounds and times for all samplers; saved ones are reused.
 
-    The orders of a sequence are a function of the study's mask seed, the same for all samplers and runs. Float32, as
-    for every bound; the run's guidance is part of both. Times are kept apart: they are of one machine.
+    The orders of a sequence are a function of the study's mask seed, the same for all samplers and runs. Both use
+    float32 and the run's guidance. Times are saved separately, because they depend on the machine.
     """
     spec, held = study.samplers, study.held_out
     assert spec is not None
@@ -193,7 +193,7 @@ def _quantity(sampler: Sampler) -> str:
 
 
 def _bracket(sampler: Sampler, nats: Tensor, ends: Iterable[Sequence[float | None]]) -> Bracket | None:
-    """Return the bracket of kept nats; None for a deterministic order, which has none."""
+    """Return the bracket of saved nats, or None for a deterministic order."""
     return None if sampler.deterministic else Bracket(nats, *(tensor_of(end, -inf) for end in ends))
 
 
@@ -225,7 +225,7 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
 
 @attrs.frozen(kw_only=True, eq=False)
 class Priced:
-    """What a run pays for tokens given the rest: −log p(free | given), nats, or a bound on it."""
+    """The NLL of free tokens given the other tokens, −log p(free | given) in nats, or a bound on it."""
 
     run: StudyRun
     by: dict[str, Any] | None  # the sampler's specification; None: the bound of the objective
@@ -236,7 +236,7 @@ class Priced:
 
 
 def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
-    """Return which positions are free, bool [L], by name: all, the second half, gaps in the middle."""
+    """Return masks of the free positions, bool [L], by name: all, the second half, and gaps in the middle."""
     position = torch.arange(length)
     ends = {"the whole": (0, length), "the second half": (length // 2, length)}
     ends |= {f"a gap of {n}": ((length - n) // 2, (length - n) // 2 + n) for n in gaps}
@@ -244,7 +244,7 @@ def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
 
 
 def samplers_of(study: Study, run: StudyRun) -> list[Sampler | None]:
-    """Return by what a run is priced; a model of one order along it, by its own sampler, and no bound."""
+    """Return the samplers (None: its bound) by which a run is evaluated; an exact model uses only its own sampler."""
     assert study.gaps is not None
     own: Sampler = run.experiment.parts["sampler"]
     if run.experiment.parts["objective"].exact:
@@ -253,10 +253,10 @@ def samplers_of(study: Study, run: StudyRun) -> list[Sampler | None]:
 
 
 def price(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Priced]:
-    """Return what a finished run pays by its bound and by each sampler; what was measured before is read.
+    """Return a finished run's NLL of gaps under its bound and each sampler; saved values are reused.
 
     Masks and orders of a sequence are a function of the study's mask seed, so all runs and samplers are paired. A
-    sampler whose order is random pays for `random_sequences` of them, spread evenly.
+    sampler with a random order is evaluated on `random_sequences` sequences, evenly spaced.
     """
     with claimed(run, wait=True):
         return [_price(study, run, by, device, say) for by in samplers_of(study, run)]
@@ -275,7 +275,7 @@ def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, sa
         settings |= {"orders": spec.orders, "spread_over": spec.sequences}
 
     def measured() -> Table:
-        say(f"{run.name}: prices of gaps {f'by {sampler.name}' if sampler else 'by its bound'}")
+        say(f"{run.name}: NLL of gaps {f'under {sampler.name}' if sampler else 'by its bound'}")
         return _measure_gaps(study, run, sampler, n, device)
 
     def read(table: Table) -> Priced:
@@ -317,15 +317,15 @@ def _measure_gaps(study: Study, run: StudyRun, sampler: Sampler | None, n: int, 
 
 
 def spread(values: Tensor, n: int) -> Tensor:
-    """Return the values of n sequences, spread evenly over all: those that are priced if there are fewer."""
+    """Return the values of n evenly spaced sequences, those on which samplers with random orders are evaluated."""
     return values[evenly(len(values), n)]
 
 
 def tensor_of(values: Sequence[float | None], infinite: float = inf) -> Tensor:
-    """Return nats as they were kept, float64: infinity is None in JSON, which cannot express it."""
+    """Return saved nats as float64, with infinity for null, because JSON has no infinity."""
     return torch.tensor([infinite if value is None else value for value in values], dtype=torch.float64)
 
 
 def file_of(run: StudyRun, what: str, **settings: Any) -> File:
-    """Return where a measurement of a run's weights is kept."""
+    """Return the path of a measurement of a run's weights."""
     return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

@@ -1,6 +1,6 @@
-"""A study from its beginning to its results: the sweep, the arms, the arms with measured steps, the comparison.
+"""The execution of a study: the sweep, the arms, the arms with measured steps, and the comparison.
 
-And its plan: what is left to do, and how long it will take by what its own runs have recorded on this machine.
+Its plan lists the remaining runs, and estimates their time from recorded times of the study's runs on this machine.
 """
 
 import json
@@ -31,7 +31,7 @@ FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
 
 @attrs.define
 class StudyRunner:
-    """What is known of a study so far."""
+    """The runner of a study, with the state of the study so far."""
 
     study: Study
     device: str = "cpu"
@@ -42,7 +42,7 @@ class StudyRunner:
     nats: list[dict[str, Any]] = attrs.field(factory=list)  # of each sequence, as `results.nats_of` yields them
 
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
-        """Train everything that is not finished; a run that fails is listed, and the others go on."""
+        """Train every unfinished run; a run that fails is added to `failed`, and the others continue."""
         study = self.study
         self.check(test_again=test_again)
         self.failed |= executor.train(study.sweep_runs())
@@ -53,21 +53,21 @@ class StudyRunner:
         self.failed |= executor.train(in_order({arm: self.runs.get(arm, []) for arm in study.matched}))
 
     def train_element(self, executor: LocalExecutor, number: int) -> None:
-        """Train one run of the study as a job array counts them, from 1."""
+        """Train one run of the study by its index in the job array, from 1."""
         self.check(test_again=True)  # which a job after the array may refuse
         runs = elements(self.study)
         if number > len(runs):
-            raise UserError(f"--array-index {number}: the study has {len(runs)} trainings; name one of them")
+            raise UserError(f"--array-index {number}: pass a number from 1 to {len(runs)}, the number of training runs")
         self.failed |= executor.train([runs[number - 1]])
 
     def train_nothing(self) -> None:
-        """Take the runs as they are; those that are not finished are listed."""
+        """Use the runs without training; unfinished runs are added to `failed`."""
         self.look()
         unfinished, logs = (run.name for run in in_order(self.runs) if not run.finished), self.study.folder / "logs"
         self.failed |= {name: f"is not finished ({logs / name}.txt)" for name in unfinished}
 
     def check(self, *, test_again: bool) -> None:
-        """Refuse what is wrong with the runs that are there, before anything is trained."""
+        """Raise `UserError` for errors in existing runs, before training."""
         study = self.study
         seen = StudyRunner(study)
         seen.look()
@@ -77,7 +77,7 @@ class StudyRunner:
             raise again_refused(record)  # it could only end in a second evaluation
 
     def look(self) -> None:
-        """Find out what is known already, without training or measuring; what tasks lack here is an error."""
+        """Load the state of the study, without training or evaluation; raise `UserError` if tasks lack files."""
         study = self.study
         require(study.held_out.tasks, study.run(study.baseline, study.seeds[study.baseline][0]).experiment)
         for run in study.sweep_runs():
@@ -87,7 +87,7 @@ class StudyRunner:
         self._add_arms(matched=True)
 
     def choose(self, *, measure: bool) -> None:
-        """Choose the point of each arm from the finished runs of the sweep, on the selection half."""
+        """Choose each arm's point of the sweep by its finished runs on the selection half."""
         sweep = self.study.sweep_runs()
         finished = [run for run in sweep if run.finished]
         if measure:
@@ -98,7 +98,7 @@ class StudyRunner:
             self.sweep = study_results.choices(self.study, measured)
 
     def _add_arms(self, *, matched: bool) -> None:
-        """Add the runs of the arms whose settings are known by now: of those with measured steps, or of the others."""
+        """Add the runs of the arms with measured steps, or of the other arms, if their settings are known."""
         study, points = self.study, {arm: choice["chosen"] for arm, choice in self.sweep.items()}
         for arm in study.arms:
             if (arm in study.matched) is not matched or (study.sweep and study.chain(arm)[0] not in points):
@@ -116,7 +116,7 @@ class StudyRunner:
                 run.check()
 
     def report(self, *, test_again: bool = False) -> dict[str, Any]:
-        """Measure what is finished, and write study.json, and study.nats.jsonl beside it."""
+        """Evaluate the finished runs, and write study.json and study.nats.jsonl."""
         study, how, self.nats = self.study, ran_with(self.study.folder), []
         report: dict[str, Any] = {
             "study": study.name,
@@ -155,7 +155,7 @@ class StudyRunner:
         return report
 
     def files(self, path: Path, report: dict[str, Any]) -> dict[Path, bytes]:
-        """Return what is written of a report: the nats of each sequence, a line for each run and quantity, and it."""
+        """Return the files of a report: its JSON, and the nats per sequence, one line per run and quantity."""
         nats = "".join(f"{json.dumps(line)}\n" for line in self.nats)
         return {path.with_suffix(".nats.jsonl"): nats.encode(), path: atomic_files.json_bytes(report)}
 
@@ -196,7 +196,7 @@ class StudyRunner:
         return study_tasks.tables(self.study, found)
 
     def _once(self, again: bool) -> int:
-        """Write down what the test split is evaluated with, before it is; returns how often it has been."""
+        """Record the settings of the test evaluation before it starts; return the number of test evaluations."""
         record = self.study.folder / "test.json"
         held = self.study.held_out
         settings = {
@@ -219,21 +219,21 @@ class StudyRunner:
 
 
 def read_record(record: Path) -> dict[str, Any] | None:
-    """Return what the test split was evaluated with, None if it was not; an error if that cannot be read."""
+    """Return the record of the test evaluation, or None without one; raise `UserError` if it cannot be read."""
     try:
         table = parsing.from_json(parsing.read(record))
         return {**table, "times": int(table["times"]), "weights": dict(table["weights"])}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{record} cannot be read: {error}; copy it again, or take another folder") from None
+        raise UserError(f"{record} cannot be read: {error}; copy it again, or choose another folder") from None
 
 
 def again_refused(record: Path) -> UserError:
-    """Return the error of a second evaluation of the test split."""
+    """Return the error for a second evaluation of the test split."""
     return UserError(
-        f"{record}: the test split was evaluated before, with other runs or settings, and is evaluated once; "
-        "set evaluation.test = false, or pass --test-again and say so where you report it"
+        f"{record}: the test split was already evaluated, with other runs or settings; set evaluation.test = false, or "
+        "pass --test-again and report that it was evaluated again"
     )
 
 
@@ -249,7 +249,7 @@ class Planned:
 
 
 def plan(runner: StudyRunner) -> list[Planned]:
-    """Return every run of a study in the order of the trainings."""
+    """Return the plan of a study's runs, in training order."""
     study = runner.study
     runs = {run.name: run for run in [*study.sweep_runs(), *in_order(runner.runs)]}
     speeds: dict[str, list[float]] = {}
@@ -277,13 +277,13 @@ def plan(runner: StudyRunner) -> list[Planned]:
 
 
 def total(rows: list[Planned], jobs: int) -> float | None:
-    """Return the seconds of all steps that are left, with some trainings at a time."""
+    """Return the estimated time of all remaining steps in seconds, with `jobs` concurrent training runs."""
     seconds = [row.seconds for row in rows if row.seconds is not None]
     return sum(seconds) / jobs if len(seconds) == len(rows) else None
 
 
 def _seconds_per_step(run: StudyRun) -> float | None:
-    """Return the recorded time of a step, if this machine has recorded it."""
+    """Return the time per step recorded on this machine, or None."""
     here, there = machine(), run.folder.machine()
     if any(here[key] != there.get(key) for key in ("processor", "cores")):
         return None

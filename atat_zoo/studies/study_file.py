@@ -1,4 +1,4 @@
-"""A study file: how TOML becomes a study, and what is refused before anything is trained. Imports no torch."""
+"""Loading and validation of study files, before anything is trained. Imports no torch."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ from atat_zoo.system.errors import Problem, UserError, clip, nearest
 
 
 def load(file: Path) -> Study:
-    """Read and validate a study and all of its experiments; `file` may be the name of one that ships with the zoo."""
+    """Load and validate a study and its experiments; `file` may be the name of a study that ships with atat_zoo."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
@@ -34,15 +34,15 @@ def load(file: Path) -> Study:
         known = [name.removeprefix("studies/") for name in experiments.names() if name.startswith("studies/")]
         if named in known and (ours := experiments.shipped(f"studies/{named}")):
             return load(ours)
-        problem = f"there is no study {clip(file)}: no such file{nearest(named, known)}"
-        remedy = f"name a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
+        problem = f"study {clip(file)} does not exist{nearest(named, known)}"
+        remedy = f"pass a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
         raise UserError(f"{problem}; {remedy}") from None
     zoo = Zoo.load()
     name: Any = table.pop("name", file.stem)
     tables = {key: table.pop(key) for key in (*TABLES, "arms") if key in table}
     keys = ["name", *(field.name for field in fields_of(PlainSpec)), "arms", *TABLES]
-    there = f"(there are: {', '.join(keys)})"
-    problems = [f"{key} is no key of a study{nearest(key, keys)} {there}" for key in table if key not in keys]
+    there = f"(keys: {', '.join(keys)})"
+    problems = [f"{key}: is not a key of a study{nearest(key, keys)} {there}" for key in table if key not in keys]
     if not isinstance(name, str) or not WORD.fullmatch(name):
         problems.append(f"name: expected a word that can name a folder, got {clip(repr(name))}")
     plain, wrong = structure(PlainSpec, {key: value for key, value in table.items() if key in keys}, "", zoo)
@@ -89,26 +89,26 @@ def load(file: Path) -> Study:
 
 
 def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None) -> Iterator[str]:
-    """Check that every budget is an arm of its own, and that what it is compared with has it, too."""
+    """Yield errors for budgets that equal another arm, or that the compared arms do not have."""
     for name, arm in arms.items():
         where = f"arms.{name}.budgets"
         if arm.budgets and arm.match_seconds is not None:
             yield f"{where}: the steps of {name!r} are measured; leave the budgets out"
         for steps, times in Counter(arm.budgets).items():
             if times > 1:
-                yield f"{where}: {steps} is there twice; name each once"
+                yield f"{where}: {steps} appears twice; list each number once"
             if f"{name}-{steps}" in arms:
-                yield f"arms.{name}-{steps}: is an arm, and {name!r} with {steps} steps, too; rename it"
+                yield f"arms.{name}-{steps}: is an arm and also the name of {name!r} with {steps} steps; rename the arm"
             for other in arm.against or (baseline,):
                 if other in arms and steps not in arms[other].budgets:
-                    yield f"{where}: {steps} is none of {other!r}, which it is compared with; add it there"
+                    yield f"{where}: {other!r}, which it is compared with, lacks {steps}; add it there"
     for point, overrides in sweep.points.items() if sweep else ():
         if any(arm.budgets for arm in arms.values()) and any(text.startswith("train.steps=") for text in overrides):
             yield f"sweep.points.{point}: train.steps is set by budgets; leave it out"
 
 
 def _with_budgets(arms: Mapping[str, ArmSpec], baseline: str) -> Iterator[tuple[str, ArmSpec]]:
-    """Yield each arm, and those that are like it with other numbers of steps, against others with as many."""
+    """Yield each arm and an arm per budget, compared with arms of the same number of steps."""
     for name, arm in arms.items():
         yield name, arm
         for steps in arm.budgets:
@@ -129,23 +129,23 @@ def _refuse(problems: list[str], file: Path) -> None:
 
 
 def _names(study: Study) -> Iterator[str]:
-    """Check that every arm that is named is there, and that `like` and `match_seconds` lead somewhere."""
+    """Yield errors for unknown names of arms, and for circular `like` and `match_seconds`."""
     known = list(study.arms)
 
     def missing(key: str, name: str) -> Iterator[str]:
         if name not in known:
-            yield f"{key}: {name!r} is no arm{nearest(name, known)} (there are: {', '.join(known)})"
+            yield f"{key}: no arm is named {name!r}{nearest(name, known)} (arms: {', '.join(known)})"
 
     yield from missing("baseline", study.baseline)
     for key, spec in study.writing.items():
         for name in spec.arms:
             yield from missing(f"{key}.arms", name)
     if study.gaps and study.baseline not in study.gaps.arms:
-        yield f"gaps.arms: {study.baseline!r}, with which the others are compared, is not there; add it"
+        yield f"gaps.arms: the baseline {study.baseline!r} is missing; add it"
     for name, arm in study.arms.items():
         where = f"arms.{name}"
         if (arm.experiment is None) == (arm.like is None):
-            yield f"{where}: name either an experiment or an arm that it is like"
+            yield f"{where}: set either experiment or like"
         for other in arm.against:
             yield from missing(f"{where}.against", other)
             if other == name:
@@ -154,34 +154,34 @@ def _names(study: Study) -> Iterator[str]:
         while (like := study.arms[trail[-1]].like) in study.arms and like is not None and like not in trail:
             trail.append(like)
         if like is not None and like in trail:
-            yield f"{where}.like: {' is like '.join([*trail, like])}; break the circle"
+            yield f"{where}.like: {' is like '.join([*trail, like])}; remove the circular reference"
         elif like is not None:
             yield from missing(f"arms.{trail[-1]}.like", like)
         if arm.match_seconds is not None:
             yield from missing(f"{where}.match_seconds", arm.match_seconds)
             if arm.like is None:
-                yield f"{where}.match_seconds: needs `like`, the arm whose time per step is measured"
+                yield f"{where}.match_seconds: set `like` to the arm whose time per step is measured"
         for key in ("like", "match_seconds"):
             if getattr(arm, key) in study.matched:
-                yield f"{where}.{key}: the steps of {getattr(arm, key)!r} are measured; name an arm with its own"
+                yield f"{where}.{key}: the steps of {getattr(arm, key)!r} are measured; choose an arm that sets its own"
 
 
 def _seeds(study: Study) -> Iterator[str]:
-    """Check that each arm has seeds, and shares one with what it is compared with."""
+    """Yield errors for arms without seeds, or without a seed in common with the arms they are compared with."""
     for name, seeds in study.seeds.items():
         if not seeds:
-            yield f"seeds: arm {name!r} has none; set seeds = [18, 19, 20]"
+            yield f"seeds: arm {name!r} has no seeds; set seeds = [18, 19, 20]"
         if twice := [seed for seed, count in Counter(seeds).items() if count > 1]:
-            yield f"seeds: {twice[0]} is there twice for arm {name!r}; name each once"
+            yield f"seeds: {twice[0]} appears twice for arm {name!r}; list each seed once"
         if study.sweep and study.sweep.seed in seeds:
-            yield f"sweep.seed: {study.sweep.seed} is a seed of arm {name!r} too; take another, that claims nothing"
+            yield f"sweep.seed: {study.sweep.seed} is also a seed of arm {name!r}; choose another seed for the sweep"
         for other in study.against(name):
             if seeds and study.seeds.get(other) and not set(seeds) & set(study.seeds[other]):
-                yield f"seeds: arms {name!r} and {other!r} have none in common; runs are compared seed by seed"
+                yield f"seeds: arms {name!r} and {other!r} have no common seed; add one to compare them"
 
 
 def _overrides(study: Study) -> Iterator[str]:
-    """Check that no override sets the seed, and the names of the points."""
+    """Yield errors for overrides of the seed, and for invalid names of points."""
     lists = {"overrides": study.overrides}
     lists |= {f"arms.{key}.overrides": arm.overrides for key, arm in study.arms.items()}
     for point, overrides in (study.sweep.points if study.sweep else {}).items():
@@ -194,7 +194,7 @@ def _overrides(study: Study) -> Iterator[str]:
 
 
 def _runs(study: Study) -> list[str]:
-    """Check every experiment, that all read the same tokens, and that no two runs have one folder."""
+    """Return errors in the experiments, and for arms with other tokens or two runs in one folder."""
     problems, paths = list[str](), Counter[Path]()
     loaded: dict[str, StudyRun] = {}
     for arm in study.arms:
@@ -210,12 +210,12 @@ def _runs(study: Study) -> list[str]:
     problems += [f"two runs would be in the folder {path}; rename an arm" for path, n in paths.items() if n > 1]
     for arm, run in loaded.items():
         if (steps := run.experiment.train.steps) in study.arms[arm].budgets:
-            problems.append(f"arms.{arm}.budgets: {steps} are its own steps; leave them out")
+            problems.append(f"arms.{arm}.budgets: {steps} is the arm's own number of steps; leave it out")
     base = loaded.get(study.baseline)
     for arm, run in loaded.items():
         for key, one, other in _other_tokens(run.experiment, base.experiment) if base else ():
             values = f"{clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}"
-            problems.append(f"arms.{arm}: {key} is {values}: nats per token would be of other tokens; make it the same")
+            problems.append(f"arms.{arm}: {key} is {values}, so nats per token are not comparable; make them equal")
     for i, task in enumerate(study.held_out.tasks):
         for arm, run in loaded.items():
             said = [problem.text for problem in problems_of(task, run.experiment)]
@@ -226,7 +226,7 @@ def _runs(study: Study) -> list[str]:
 
 
 def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
-    """Check that an arm that writes can use each sampler, and that each has a likelihood."""
+    """Yield errors for samplers that an arm cannot use, or that have no policy bound."""
     for key, spec in study.writing.items():
         # What a model of one order pays for gaps is priced by its own sampler.
         if arm not in spec.arms or (spec is study.gaps and experiment.parts["objective"].exact):
@@ -242,14 +242,14 @@ def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
 
 
 def _gaps(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
-    """Check that what is priced is shorter than a sequence, and that the baseline has a bound for it."""
+    """Yield errors for gaps longer than a sequence, and for a baseline without a bound for gaps."""
     if study.gaps is None or arm not in study.gaps.arms:
         return
     length = experiment.data.length
     if (longest := max(study.gaps.lengths, default=0)) >= length:
-        yield f"gaps.lengths: {longest} leaves nothing around it in {length} tokens; make it shorter"
+        yield f"gaps.lengths: {longest} is not shorter than the sequence of {length} tokens; lower it"
     if arm == study.baseline and experiment.parts["objective"].exact:
-        yield f"gaps: the baseline {arm!r} learns one order, and has no bound for gaps; leave the table out"
+        yield f"gaps: the baseline {arm!r} has one fixed order and no bound for gaps; leave the table out"
 
 
 def _other_tokens(one: Experiment, other: Experiment) -> Iterator[tuple[str, Any, Any]]:

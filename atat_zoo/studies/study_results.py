@@ -1,7 +1,7 @@
-"""The numbers of a study: each arm, the differences between arms, seed by seed and over seeds.
+"""The results of a study: its arms, and the differences between arms, per seed and over seeds.
 
-`sequences` is the bootstrap over held-out sequences of the difference averaged over seeds, `both` the interval of
-`of_seeds_and_sequences`. Both are functions of nats per sequence, which `nats_of` keeps.
+`sequences` is the bootstrap interval over held-out sequences of the mean difference over seeds, and `both` the interval
+of `of_seeds_and_sequences`. Both are computed from nats per sequence, which `nats_of` yields.
 """
 
 import json
@@ -30,7 +30,7 @@ ByArm = dict[str, dict[int, Measured]]  # arm, seed
 
 
 def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
-    """Return the point of the sweep with the fewest nats per token, for each arm that has one."""
+    """Return the point of the sweep with the lowest nats per token, for each swept arm."""
     assert study.sweep is not None
     points, chosen = list(study.sweep.points), {}
     for arm in study.swept:
@@ -45,7 +45,7 @@ def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, A
 
 
 def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[StudyRun]]) -> int | None:
-    """Return the steps with which an arm takes another's seconds, medians over seeds; None without recorded times."""
+    """Return the number of steps in the training time of another arm, by medians over seeds; None without times."""
 
     def times(name: str | None) -> list[tuple[float, int]]:
         pasts = [history(run.folder, run.experiment) for run in runs.get(name or "", ()) if run.finished]
@@ -60,7 +60,7 @@ def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[Stu
 
 
 def arm_table(study: Study, arm: str, measured: Mapping[int, Measured], how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an arm: what it is, its costs (medians over seeds) and its runs."""
+    """Return the table of an arm: its settings, its costs (medians over seeds) and its runs."""
     runs = [_run_table(each, how) for each in measured.values()]
     first, chain = next(iter(measured.values())), study.chain(arm)
     return {
@@ -104,10 +104,10 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare(one: Mapping[int, Measured], other: Mapping[int, Measured], how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an arm's differences from another, over the seeds that both have; or what keeps them apart."""
+    """Return an arm's differences from another over their common seeds, or why they cannot be compared."""
     seeds = [seed for seed in one if seed in other]
     if not seeds:
-        return {"problem": "no seed of which both are finished"}
+        return {"problem": "the arms have no common seed with finished runs"}
     pairs = []
     for seed in seeds:
         if problem := apart(one[seed], other[seed]):
@@ -126,24 +126,24 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured], how: Map
 
 
 def bounds_of(one: Measured, other: Measured) -> tuple[str, str]:
-    """Return the bounds by which a run is compared with another: the other's, unless the run's arm names one."""
+    """Return the bounds by which two runs are compared: the other run's, or that named by the first run's arm."""
     return one.run.bound or other.compared, other.compared
 
 
 def apart(one: Measured, other: Measured) -> str | None:
-    """Return what keeps two runs of a seed from being compared."""
+    """Return why two runs of a seed cannot be compared, or None."""
     mine, _ = bounds_of(one, other)
     if mine not in one.nats:
-        return f"no bound {mine!r} (there are: {', '.join(one.nats)})"
-    return None if one.text == other.text else "other held-out tokens: its corpus or its tokenizer differs"
+        return f"no bound {mine!r} (bounds: {', '.join(one.nats)})"
+    return None if one.text == other.text else "other held-out tokens, because its corpus or tokenizer differs"
 
 
 def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
-    """Return by how many times as many steps the baseline reaches the value of each other arm, m.
+    """Return the step multiplier m of each arm: the baseline needs m times the steps for the same bound.
 
-    By interpolation of nats per token in ln steps between the baseline's budgets, three or more; of each seed that all
-    of them have, and the interval of ln m over seeds and sequences. Where a value is outside of the curve, m is more or
-    less than that of its end; None where the curve does not fall, or a number is not finite.
+    Nats per token are interpolated in ln steps between at least three budgets of the baseline, for each common seed.
+    The interval is that of ln m over seeds and sequences. Outside the curve, m is a limit given by the curve's end;
+    without a falling curve or with non-finite numbers, None.
     """
     curve, found = study.at_budgets(study.baseline), []
     if len(curve) < 3:
@@ -174,7 +174,7 @@ _WHERE = {-math.inf: "before", math.inf: "beyond"}
 
 
 def _of_logs(logs: Sequence[float], samples: Sequence[torch.Tensor]) -> dict[str, float] | None:
-    """Return the mean of ln m with its interval, as m; None if m is not known of some seed or sequences, or of one."""
+    """Return the mean of ln m with its interval, as m; None if m is unknown for some seed or resample."""
     sequences = interval(statistics.fmean(logs), torch.stack(list(samples)).mean(0))
     both = of_seeds_and_sequences(logs, sequences) if all(map(math.isfinite, logs)) else None
     if both is None or not math.isfinite(both.width):
@@ -183,9 +183,10 @@ def _of_logs(logs: Sequence[float], samples: Sequence[torch.Tensor]) -> dict[str
 
 
 def _log_multiplier(steps: Sequence[int], sums: torch.Tensor) -> torch.Tensor:
-    """Return ln m, [S], from sums over sequences [S, 2 + B] of an arm's nats, of those of B budgets, and of tokens.
+    """Return ln m, [S], from sums over sequences [S, 2 + B] of the arm's nats, B budgets' nats, and tokens.
 
-    `steps` are those of the arm and of the budgets, rising. −∞ and ∞ before and beyond the curve, else NaN.
+    `steps` are those of the arm, then of the budgets in rising order. ln m is −∞ before the curve, ∞ after it, and NaN
+    if unknown.
     """
     (mine, *curve), at = (sums[:, :-1] / sums[:, -1:]).unbind(1), torch.tensor(steps).double().log()
     found = torch.where(mine > curve[0], -math.inf, math.inf)
@@ -226,7 +227,7 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
 
 
 def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[dict[str, Any]]:
-    """Return a table for each arm: its samplers in each of its runs, compared with the first on the same sequences."""
+    """Return a table per arm: its samplers for each run, compared with the first sampler on the same sequences."""
     arms = []
     for arm, runs in written.items():
         rows = []
@@ -252,9 +253,9 @@ def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[d
 
 
 def gap_tables(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -> list[dict[str, Any]]:
-    """Return for each thing to be written the price of every arm, beside every price of the baseline.
+    """Return a table per gap: the NLL of every arm, compared with every NLL of the baseline.
 
-    `priced` is of each arm and seed. Two prices are compared on the sequences that both have, seed by seed.
+    The argument has the results of each arm and seed. Two results are compared on common sequences, seed by seed.
     """
     theirs = [list(each) for each in zip(*priced.get(study.baseline, ()), strict=True)]
     rows = [(arm, list(each)) for arm, runs in priced.items() for each in zip(*runs, strict=True)]
@@ -271,7 +272,7 @@ def gap_tables(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -
 
 
 def nats_of_gaps(priced: Mapping[str, Sequence[Sequence[Priced]]]) -> Iterator[dict[str, Any]]:
-    """Yield the nats of each sequence of every price, as `nats_of` does."""
+    """Yield the nats per sequence of every NLL of gaps, as `nats_of` does."""
     for arm, runs in priced.items():
         for each in (each for run in runs for each in run):
             for what, nats in each.nats.items():
@@ -302,19 +303,19 @@ def _gap_row(arm: str, mine: list[Priced], theirs: Sequence[list[Priced]], what:
 
 
 def bracket_table(ends: Bracket, count: torch.Tensor) -> dict[str, Any]:
-    """Return what the truth is above, None where the bracket says nothing, and the effective number of orders."""
+    """Return the lower limit of the NLL (None if too uncertain), and the effective number of orders."""
     found = bracket_value(ends, count)
     return {"above": found and found.value, "effective_orders": float(ends.effective.mean())}
 
 
 def paired_over(pairs: Sequence[tuple[Any, Any]], count: Any) -> dict[str, Any]:
-    """Return the difference of pairs of nats [n], one for each seed, with its intervals."""
+    """Return the difference of pairs of nats [n], one pair per seed, with its intervals."""
     means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
     return difference([paired(a, b, count) for a, b in pairs], paired(means[0], means[1], count))
 
 
 def nats_of(part: str, measured: ByArm) -> Iterator[dict[str, Any]]:
-    """Yield the nats of each sequence of every run and bound, from which the intervals can be computed again."""
+    """Yield the nats per sequence of every run and bound, from which all intervals can be recomputed."""
     for arm, runs in measured.items():
         for seed, run in runs.items():
             for bound, nats in run.nats.items():
@@ -322,12 +323,12 @@ def nats_of(part: str, measured: ByArm) -> Iterator[dict[str, Any]]:
 
 
 def nats_of_samplers(written: Mapping[str, Sequence[Sequence[Written]]]) -> Iterator[dict[str, Any]]:
-    """Yield the same of every run and sampler."""
+    """Yield the nats per sequence of every run and sampler."""
     for arm, runs in written.items():
         for each in (each for run in runs for each in run):
             yield kept_nats(each.nats, each.count, part="samplers", arm=arm, seed=each.run.seed, by=each.sampler)
 
 
 def kept_nats(nats: torch.Tensor, count: torch.Tensor, **about: Any) -> dict[str, Any]:
-    """Return a line of NAME.nats.jsonl: nats of each sequence, to 1e-4, and its tokens."""
+    """Return a line of NAME.nats.jsonl: the nats of each sequence, rounded to 1e-4, and its tokens."""
     return about | {"nats": finite([round(value, 4) for value in nats.tolist()]), "tokens": count.tolist()}

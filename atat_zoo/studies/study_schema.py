@@ -1,4 +1,4 @@
-"""The tables of a study file, and the study with all of its experiments. Imports no torch."""
+"""The tables of a study file, and the study with all its experiments. Imports no torch."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ WORD = re.compile(r"\w[\w.=+-]{0,99}")
 
 @component
 class PlainSpec:
-    """The keys of a study that are no tables."""
+    """The keys of a study outside tables."""
 
     folder: str | None = param(None, help="folder of the runs and results; default: runs/NAME")
     baseline: str = param(help="arm that the others are compared with")
@@ -50,7 +50,7 @@ class ArmSpec:
 
 @component
 class SweepSpec:
-    """The same points for every arm with an `experiment`; the best on the selection half is taken."""
+    """A sweep over the same points for every arm with an `experiment`; the best on the selection half is used."""
 
     seed: int = param(help="seeds of the sweep; must differ from the study's", ge=0)
     points: dict[str, tuple[str, ...]] = param(help="overrides by name, from one end to the other")
@@ -62,7 +62,7 @@ class SweepSpec:
 
 @component
 class HeldOutSpec:
-    """What the trained models are measured on."""
+    """The held-out text, metrics and tasks on which trained models are evaluated."""
 
     half: Literal["selection", "claim"] = param(
         "claim",
@@ -87,7 +87,7 @@ class HeldOutSpec:
 
 @component
 class SamplersSpec:
-    """Samplers with which the runs of some arms write: what they cost, and their policy bounds."""
+    """Samplers whose cost and policy bounds are measured on the runs of some arms."""
 
     each: Any = components_param("sampler", help="samplers; the first is the reference of the others")
     arms: tuple[str, ...] = param(help="arms whose runs generate text")
@@ -103,7 +103,7 @@ class SamplersSpec:
 
 @component
 class GapsSpec:
-    """What the runs of some arms pay for a sequence, its second half and gaps in its middle, given the rest."""
+    """The NLL of a sequence, its second half, and gaps in its middle given the rest, for the runs of some arms."""
 
     each: Any = components_param("sampler", help="samplers whose policy bound of the gap is computed")
     of_baseline: Any = components_param("sampler", help="further samplers, for the baseline only")
@@ -116,7 +116,7 @@ class GapsSpec:
 
 @component
 class GridSpec:
-    """Values of an experiment's keys, around an arm: every point is an arm that is like it."""
+    """Values of an experiment's keys around an arm; every point is an arm `like` it."""
 
     arm: str = param(help="arm whose experiment and overrides every point uses")
     axes: dict[str, tuple[Any, ...]] = param(help="values per key, such as masking.temperature = [0.3, 1.0, 3.0]")
@@ -136,7 +136,7 @@ TABLES = {"sweep": SweepSpec, "grid": GridSpec, "evaluation": HeldOutSpec, "samp
 
 @attrs.frozen(kw_only=True, eq=False)
 class Grid:
-    """The points of one axis around an arm, or of all axes in a product, in order."""
+    """The points of one axis around an arm, or of the product of all axes, in order."""
 
     arm: str
     keys: tuple[str, ...]
@@ -145,7 +145,7 @@ class Grid:
 
 @attrs.frozen(kw_only=True, eq=False)
 class StudyRun:
-    """One training of a study."""
+    """One training run of a study."""
 
     arm: str
     seed: int
@@ -158,7 +158,7 @@ class StudyRun:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run folder."""
         return self.path.name
 
     @property
@@ -168,16 +168,16 @@ class StudyRun:
 
     @property
     def finished(self) -> bool:
-        """Whether it has a final model."""
+        """Whether the run has a final model."""
         return self.folder.exists and (self.folder.model / DESCRIPTION).is_file()
 
     def check(self) -> None:
-        """Refuse a folder in which another experiment was trained."""
+        """Raise `UserError` if the run folder has another experiment."""
         if not self.folder.exists:
             return
         there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
         for key, wanted, found, _ in changes(self.experiment.to_table(), there):
-            values = f"{key} is {clip(repr(found), 60)} there, and {clip(repr(wanted), 60)} in the study"
+            values = f"its {key} is {clip(repr(found), 60)}, not {clip(repr(wanted), 60)} as in the study"
             remedy = "rename the arm, choose another folder, or delete the run"
             raise UserError(f"{self.path} is a run of another experiment: {values}; {remedy}")
 
@@ -200,40 +200,40 @@ class Study:
     grids: Sequence[Grid] = ()
 
     def chain(self, arm: str) -> list[str]:
-        """Return the arm that has an `experiment`, and those that are like it, down to this one."""
+        """Return the arm with an `experiment`, followed by the arms `like` it, down to this one."""
         like = self.arms[arm].like
         return [*(self.chain(like) if like is not None else []), arm]
 
     @property
     def writing(self) -> dict[str, SamplersSpec | GapsSpec]:
-        """The tables of samplers that are measured on runs of some arms."""
+        """The tables of samplers by key."""
         return {key: spec for key, spec in (("samplers", self.samplers), ("gaps", self.gaps)) if spec is not None}
 
     @property
     def swept(self) -> list[str]:
-        """The arms that every point of the sweep is tried with."""
+        """The arms for which the sweep is run."""
         return [name for name, arm in self.arms.items() if arm.like is None] if self.sweep else []
 
     @property
     def matched(self) -> list[str]:
-        """The arms whose steps follow from measured times."""
+        """The arms whose number of steps follows from measured times."""
         return [name for name, arm in self.arms.items() if arm.match_seconds is not None]
 
     def at_budgets(self, arm: str) -> list[str]:
-        """Return an arm and its names at other numbers of steps."""
+        """Return the names of an arm and of its arms with other numbers of steps."""
         budgets = self.arms[arm].budgets if arm in self.arms else ()
         return [arm, *(f"{arm}-{steps}" for steps in budgets)]
 
     def overrides_of(self, arm: str) -> list[str]:
-        """Return the overrides of an arm: the study's, those of what it is like, its own."""
+        """Return the overrides of an arm: the study's, then those of the arms in `chain`."""
         return [*self.overrides, *(text for name in self.chain(arm) for text in self.arms[name].overrides)]
 
     def against(self, arm: str) -> tuple[str, ...]:
-        """Return the arms that this one is compared with."""
+        """Return the arms that an arm is compared with."""
         return self.arms[arm].against or (() if arm in self.at_budgets(self.baseline) else (self.baseline,))
 
     def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
-        """Return a run of an arm, with the overrides of a point, and a number of steps that was measured."""
+        """Return a run of an arm, with the overrides of a point and a measured number of steps."""
         wanted = self.arms[self.chain(arm)[0]].experiment
         assert wanted is not None
         file = str(self.file.parent / wanted) if wanted.endswith(".toml") else wanted
@@ -259,11 +259,11 @@ class Study:
         return [self.run(arm, sweep.seed, point) for arm in self.swept for point in sweep.points] if sweep else []
 
     def arm_runs(self, arm: str, points: Mapping[str, str], steps: int | None = None) -> list[StudyRun]:
-        """Return the runs of an arm: one for each seed, at the chosen point of the arm that it is like."""
+        """Return the runs of an arm, one per seed, at the chosen point of the sweep."""
         return [self.run(arm, seed, points.get(self.chain(arm)[0]), steps) for seed in self.seeds[arm]]
 
     def spec(self, split: Literal["validation", "test"]) -> EvaluationSpec:
-        """Return how the models are measured."""
+        """Return the evaluation settings of a run."""
         held = self.held_out
         return experiments.EvaluationSpec(
             split=split,
@@ -277,5 +277,5 @@ class Study:
 
 
 def in_order(runs: Mapping[str, Sequence[StudyRun]]) -> list[StudyRun]:
-    """Return runs seed by seed, so that arms can be compared early."""
+    """Return runs ordered by seed, so that arms can be compared early."""
     return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]

@@ -1,4 +1,4 @@
-"""Tasks of a study: the scores of its runs, each arm beside those that it is compared with, seed by seed."""
+"""Tasks of a study: the scores of its runs, and the differences between arms, seed by seed."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ ByArm = dict[str, dict[int, list[TaskResult]]]  # arm, seed; a result for each t
 def measure(
     study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print
 ) -> list[TaskResult]:
-    """Return what a finished run scores, a result for each task; what was measured before is read."""
+    """Return the result of each task for a finished run; saved results are reused."""
     said = set[str]()
 
     def progress(task: str, *_: int) -> None:
@@ -37,7 +37,7 @@ def measure(
 
 
 def tables(study: Study, found: ByArm) -> list[Table]:
-    """Return a table for each task: every score of every arm by seed, and its differences, paired by item."""
+    """Return a table per task: the scores of every arm by seed, and their differences, paired by item."""
     return [
         {
             "task": title(task),
@@ -79,7 +79,7 @@ def _scores(study: Study, by_arm: Mapping[str, Mapping[int, Mapping[str, Score]]
 
 
 def nats_of(found: ByArm, study: Study) -> Iterator[Table]:
-    """Yield the sums and weights of each item of every score, from which the intervals can be computed again."""
+    """Yield the sums and weights per item of every score, from which all intervals can be recomputed."""
     for arm, runs in found.items():
         for seed, results in runs.items():
             for task, result in zip(study.held_out.tasks, results, strict=True):
@@ -89,10 +89,10 @@ def nats_of(found: ByArm, study: Study) -> Iterator[Table]:
 
 
 def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
-    """Return how far scores by seed are from another arm's, of the seeds that both have, as differences of their means.
+    """Return the differences of mean scores between two arms over their common seeds.
 
-    `over_items` is the bootstrap of the difference averaged over seeds, None where the items are not the same, and
-    `both` the interval for other seeds and other items, None without it or where it is not known of other seeds.
+    `over_items` is the bootstrap interval of the mean difference over seeds, or None if the items differ; `both` is the
+    interval over seeds and items, or None for a single seed or without `over_items`.
     """
     pairs = {seed: (score, other[seed]) for seed, score in one.items() if seed in other}
     alike = all((a.quantity, a.of) == (b.quantity, b.of) for a, b in pairs.values())
@@ -110,7 +110,7 @@ def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
 
 
 def _averaged(scores: tuple[Score, ...]) -> Score | None:
-    """Return the mean over seeds of scores of the same items, item by item."""
+    """Return the mean over seeds of scores on the same items, item by item."""
     if len({(score.of, score.weights) for score in scores}) > 1 or not scores[0].of:
         return None
     sums = torch.tensor([score.sums for score in scores], dtype=torch.float64).mean(0)

@@ -1,4 +1,4 @@
-"""The conformance suite: tests the contract of each kind of part, for the zoo's own parts and those of plugins.
+"""The conformance suite tests the contract of each kind of component, for built-in components and those of plugins.
 
 The test file of a plugin:
 
@@ -9,18 +9,18 @@ The test file of a plugin:
     def test_conformance(case):
         case.run()
 
-Each case tests one promise of one part with its default parameters, and fails with a message that names it;
-`case.run(examples=1000)` tries more batches where hypothesis draws them. If a part needs parameters, files, or other
-sizes than a network of one layer and texts of six tokens, give an example in the module `examples` of your package: a
-function by kind and name, which may write files into a folder, and returns the parameters.
+Each case runs one check of one component with its default parameters, and fails with a message that names the check;
+`case.run(examples=1000)` tries more batches where hypothesis draws them. If a component needs parameters, files, or
+sizes other than a network of one layer and texts of six tokens, give an example in the module `examples` of your
+package: a function, by kind and name, that may write files into a folder and returns the parameters.
 
     EXAMPLES = {("corpus", "mine"): lambda folder: {"path": written(folder)}}
 
-For further parameters, call the check of the kind: `check_masking(Spiral(turns=3))`.
+For other parameters, call the check of the kind: `check_masking(Spiral(loops=3))`.
 
-A masking strategy may state two facts: `direction = -1` if p falls with importance, 0 if it ignores it (+1 without the
-attribute); and `positional = True` if equal importance at two positions may give different p. The limits of a
-`temperature` are tested. One that draws a mask by what is visible has the method `draw_mask`, and promises of its own.
+A masking strategy may set two attributes: `direction = -1` if p falls with importance, or 0 if p does not depend on it
+(default: +1); and `positional = True` if equal importance at two positions may give different p. The limits of a
+`temperature` are tested. A strategy that reads the visible tokens has the method `draw_mask` and other checks.
 
 Needs hypothesis (`pip install hypothesis`); pytest is not imported.
 """

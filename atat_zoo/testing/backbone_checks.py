@@ -1,4 +1,4 @@
-"""Checks of backbones. B rows, L tokens, D width, V predictable tokens."""
+"""Checks of backbones. B is the batch size, L the length, D the width and V the number of predictable tokens."""
 
 import inspect
 from typing import Any
@@ -14,23 +14,23 @@ B, L, HALF = 3, 12, 6
 
 
 def check_backbone(backbone: Any) -> None:
-    """Check the contract of a backbone: independent rows, gradients, and the attention mask unless it takes none.
+    """Check the contract of a backbone: independent rows, gradients, and attention masks if it accepts them.
 
-    The check of a small one takes a second; a large one takes longer.
+    The check takes a second for a small backbone, and longer for a large one.
     """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         built = backbone.build(context(length=L))
-    assert isinstance(built, nn.Module), "a backbone's build returns an nn.Module"
+    assert isinstance(built, nn.Module), "a backbone's build must return an nn.Module"
     module = randomised(built).eval()
     tokens = torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(1))
     t = torch.rand(B, generator=torch.Generator().manual_seed(2)) if module.reads_time else None
     D = module.embedding.embedding_dim
-    assert module.embedding.num_embeddings == V + 1, "the embedding has V + 1 rows: the mask is the last"
+    assert module.embedding.num_embeddings == V + 1, "the embedding must have V + 1 rows; the last is the mask"
     hidden = module(tokens, t)
-    assert hidden.shape == (B, L, D), f"hidden states are [B, L, D] = {[B, L, D]}, not {list(hidden.shape)}"
+    assert hidden.shape == (B, L, D), f"hidden states must be [B, L, D] = {[B, L, D]}, not {list(hidden.shape)}"
     logits = module.head(hidden)
-    assert logits.shape == (B, L, V), f"the head has a column for each of the V = {V} tokens and none for the mask"
+    assert logits.shape == (B, L, V), f"the head must have V = {V} outputs, none for the mask"
     (logits * torch.linspace(-1, 1, V)).square().sum().backward()
     holds_gradients(module)
     with torch.no_grad():
@@ -40,18 +40,20 @@ def check_backbone(backbone: Any) -> None:
             if "cache" in inspect.signature(module.forward).parameters:
                 _holds_cache(module, tokens, t)
         if t is None:
-            _near(module(tokens, torch.rand(B)), hidden, "a backbone that does not read the time ignores it")
+            _near(module(tokens, torch.rand(B)), hidden, "a backbone with reads_time = False must ignore t")
         else:
-            assert not torch.allclose(module(tokens, t / 2), hidden), "a backbone that reads the time changes with it"
+            assert not torch.allclose(module(tokens, t / 2), hidden), (
+                "a backbone with reads_time = True must depend on t"
+            )
 
 
 def holds_gradients(module: nn.Module) -> None:
     """Check that every trained weight has a finite gradient that is not zero."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            assert parameter.grad is not None, f"every weight has a gradient: {name} has none"
-            holds(parameter.grad.isfinite(), f"gradients are finite: {name}")
-            assert bool(parameter.grad.any()), f"every weight has a gradient: that of {name} is zero"
+            assert parameter.grad is not None, f"every weight must have a gradient: {name} has none"
+            holds(parameter.grad.isfinite(), f"gradients must be finite: {name}")
+            assert bool(parameter.grad.any()), f"every weight must have a gradient: that of {name} is zero"
 
 
 def randomised(module: nn.Module, seed: int = 0) -> Any:
@@ -70,12 +72,16 @@ def _near(found: Tensor, wanted: Tensor, promise: str) -> None:
 
 def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, logits: Tensor) -> None:
     some = torch.arange(B * L).view(B, L) % 3 == 0
-    _near(module.head(hidden[some]), logits[some], "the head looks at one position, and can be asked for some alone")
+    _near(
+        module.head(hidden[some]),
+        logits[some],
+        "the head must read one position at a time, and accept a subset of positions",
+    )
     alone = module(tokens[1:2], None if t is None else t[1:2])
-    _near(alone, hidden[1:2], "a row does not depend on the others of its batch")
-    _near(module(tokens, t, positions=torch.arange(L)), hidden, "positions are 0 … L - 1 where they are not given")
+    _near(alone, hidden[1:2], "a row must not depend on the rest of its batch")
+    _near(module(tokens, t, positions=torch.arange(L)), hidden, "positions must default to 0 … L - 1")
     changed = module(_changed(tokens), t)
-    assert not torch.allclose(changed[:, 0], hidden[:, 0]), "without a mask every token sees every other"
+    assert not torch.allclose(changed[:, 0], hidden[:, 0]), "without an attention mask every token must see every other"
 
 
 def _changed(tokens: Tensor) -> Tensor:
@@ -84,28 +90,32 @@ def _changed(tokens: Tensor) -> Tensor:
 
 def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     causal, other = (module(text, t, attention="causal") for text in (tokens, _changed(tokens)))
-    _near(other[:, :HALF], causal[:, :HALF], "causal attention sees no future")
+    _near(other[:, :HALF], causal[:, :HALF], "causal attention must not see later tokens")
     past = torch.ones(L, L).tril().bool()
     _near(
         module(tokens, t, attention=past),
         causal,
-        "a mask of the past is causal attention; set both_ways_only = True if the backbone takes no masks",
+        "a causal attention mask must equal causal attention; set both_ways_only = True if the backbone takes no masks",
     )
     of_rows = module(tokens, t, positions=torch.arange(L).expand(B, L), attention=past.expand(B, 1, L, L))
-    _near(of_rows, causal, "positions and a mask may be given for each row")
+    _near(of_rows, causal, "the backbone must accept positions and an attention mask for each row")
     if getattr(module, "returns_first", False):
         for attention in (None, "causal", past):
             first = module(tokens, t, attention=attention, first=HALF)
-            promise = "asked for the first tokens, it returns the hidden states of these alone"
+            promise = "with `first`, the backbone must return hidden states of the first tokens only"
             assert first.shape[1] == HALF, f"{promise}; leave out returns_first = True"
-            _near(first, module(tokens, t, attention=attention)[:, :HALF], "the first tokens read what all would")
+            _near(
+                first,
+                module(tokens, t, attention=attention)[:, :HALF],
+                "with `first`, the hidden states must not change",
+            )
 
 
 def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:
-    """Compare two halves, the first cached, with one pass in which the first half does not see the second."""
+    """Check that two passes with a cache equal one pass in which the first half does not see the second."""
     cache, position = Cache(), torch.arange(L)
     cache.grows = True
     module(tokens[:, :HALF], t, positions=position[:HALF], cache=cache)
     second = module(tokens[:, HALF:], t, positions=position[HALF:], cache=cache)
     sees = (position[:, None] >= HALF) | (position < HALF)
-    _near(second, module(tokens, t, attention=sees)[:, HALF:], "with a cache the hidden states are those without one")
+    _near(second, module(tokens, t, attention=sees)[:, HALF:], "a cache must not change the hidden states")

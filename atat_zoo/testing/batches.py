@@ -1,4 +1,4 @@
-"""Batches with all edge cases, drawn by hypothesis."""
+"""Batches that cover the edge cases, drawn by hypothesis."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ share = 1.0
 
 
 def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
-    """Call the decorated function at once on `count` examples: the same each time, and nothing is written to disk."""
+    """Return a decorator that calls a function at once on `count` examples, the same each time."""
     repeatable = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     tried = settings(repeatable, max_examples=max(1, round(count * share)), report_multiple_bugs=False)
     return lambda check: tried(given(**drawn)(check))()
@@ -42,7 +42,7 @@ def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Calla
 
 @attrs.frozen(kw_only=True, eq=False)
 class Rows:
-    """The input of a masking strategy, and a generator for a check's other draws."""
+    """The inputs of a masking strategy, and a generator for further random numbers."""
 
     importance: Tensor  # [B, L] in [0, 1]: random, all equal, 0 or 1, or on a grid with ties
     rate: Tensor  # [B] in [0, 1], with 0, 1 and values close to both
@@ -50,12 +50,12 @@ class Rows:
     generator: torch.Generator
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Let hypothesis print its size alone."""
+        """Print the size only, for hypothesis."""
         count, length = self.importance.shape
         printer.text(f"{count} rows of length {length} in {str(self.importance.dtype).removeprefix('torch.')}")
 
     def uniform(self, *shape: int) -> Tensor:
-        """Return further uniforms in [0, 1), float32."""
+        """Return uniform random numbers in [0, 1), float32."""
         return torch.rand(*shape, generator=self.generator)
 
 
@@ -64,7 +64,7 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bf
 
 @st.composite
 def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
-    """Draw a batch; with `grid`, importance is in eighths only, which gives wide gaps and many ties."""
+    """Draw a batch; with `grid`, importance is a multiple of 1/8, which gives wide gaps and many ties."""
     length = draw(st.sampled_from(LENGTHS))
     dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
@@ -90,12 +90,12 @@ def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
 
 
 def temperatures() -> st.SearchStrategy[float]:
-    """Draw temperatures from 1e-3 to 1e3, evenly in the logarithm, with both ends."""
+    """Draw temperatures from 1e-3 to 1e3, uniform in the logarithm, including both ends."""
     return st.one_of(st.sampled_from([1e-3, 1e3, 1.0]), st.floats(-3, 3).map(lambda x: 10.0**x))
 
 
 def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
-    """Return a step and its loss from the rows: masks with p = rate, losses of a few nats."""
+    """Return a noised batch, masked with p = rate, and losses of a few nats per token."""
     shape = drawn.maskable.shape
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
@@ -106,24 +106,24 @@ def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
 
 
 def taught(built: Any, steps: int, drawn: Rows) -> Any:
-    """Run a few steps of a part with state; return it."""
+    """Update a component with state for a few steps, and return it."""
     for number in range(steps):
         built.update(built.statistics(*masked_step(drawn)), number / 1000)
     return built
 
 
 def built(spec: Any, **changes: Any) -> Any:
-    """Return the part ready for use."""
+    """Return the component, built with a small context."""
     return spec.build(context(**changes))
 
 
 def holds(condition: Tensor, promise: str, shown: object = None) -> None:
-    """Raise AssertionError with the broken promise and what was observed, unless all is true."""
+    """Raise AssertionError with the requirement and the value `shown`, unless the condition is true everywhere."""
     assert bool(condition.all()), promise if shown is None else f"{promise}: {shown}"
 
 
 def raises(errors: tuple[type[Exception], ...], call: Callable[[], object], promise: str) -> None:
-    """Raise AssertionError if a call raises none of the errors."""
+    """Raise AssertionError unless the call raises one of the errors."""
     try:
         call()
     except errors:
@@ -132,24 +132,24 @@ def raises(errors: tuple[type[Exception], ...], call: Callable[[], object], prom
 
 
 def is_tensor(value: Tensor, what: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
-    """Raise AssertionError if a tensor has another precision or shape; `what` names it."""
+    """Raise AssertionError if a tensor has another dtype or shape; `what` names it in the message."""
     found, wanted = f"{value.dtype} {list(value.shape)}", f"{dtype} {list(shape)}"
     assert found == wanted, f"{what}: {wanted}, not {found}".replace("torch.", "")
 
 
 def called(part: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Return what a part makes of its arguments, by name here and in their order there, if it leaves them alone."""
+    """Return the component's result for positional arguments; raise AssertionError if it changes one of them."""
     before = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
     state = torch.get_rng_state()
     result = part(*given.values())
     for name, value in before.items():
-        holds(given[name] == value, f"{name} is left as it was")
-    assert torch.equal(torch.get_rng_state(), state), "no random number is drawn but those of the keys"
+        holds(given[name] == value, f"the argument {name} must not be changed")
+    assert torch.equal(torch.get_rng_state(), state), "all random numbers must come from the keys"
     return result
 
 
 def close(found: Tensor, wanted: Tensor, tolerance: float, promise: str) -> None:
-    """Raise AssertionError if two tensors differ anywhere by more than the tolerance."""
+    """Raise AssertionError if two tensors differ by more than the tolerance anywhere."""
     difference = (found.double() - wanted.double()).abs()
     if not bool((difference <= tolerance).all()):  # NaN fails too
         raise AssertionError(f"{promise}: differs by up to {difference.max().item():.3g}, allowed {tolerance:g}")

@@ -1,4 +1,4 @@
-"""A small example of each part that needs parameters or files, or that is large by default."""
+"""A small example of each component that needs parameters or files, or that is large by default."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Every promise of every part, as a list to parametrise a test with; and those of any kind: description and import."""
+"""The checks of all components, as a list to parametrise a test with, and the checks that every kind shares."""
 
 import functools
 import inspect
@@ -27,7 +27,7 @@ Promises = dict[str, Callable[..., None]]
 
 
 class _Checks(Mapping[str, Promises]):
-    """The promises of each kind, by name, whose module is imported when it is asked for."""
+    """The checks of each kind by name; a kind's module is imported when the kind is looked up."""
 
     def __getitem__(self, kind: str) -> Promises:
         if kind not in KINDS:
@@ -51,7 +51,7 @@ CHECKS = _Checks()
 
 @attrs.frozen(kw_only=True, eq=False)
 class Case:
-    """One promise of one part; `str` gives `masking-importance-rate`."""
+    """One check of one component; `str(case)` is, for example, `masking-importance-rate`."""
 
     kind: str
     name: str
@@ -63,14 +63,14 @@ class Case:
         return f"{self.kind}-{self.name}-{self.promise}"
 
     def run(self, examples: int | None = None) -> None:
-        """Raise AssertionError if the promise is broken; `examples` batches are tried, where a check draws them."""
+        """Run the check, and raise AssertionError if it fails; `examples` is the number of batches that it draws."""
         drawn = "examples" in inspect.signature(self.check).parameters
         settings = {} if examples is None or not drawn else {"examples": examples}
         with tempfile.TemporaryDirectory() as folder:
             self.check(self.makes(Path(folder)), **settings)
 
     def failure(self) -> str:
-        """Run it, and return what is wrong in one sentence with the smallest example; nothing if all is well."""
+        """Run the check; return its error in one sentence with the smallest example, or an empty string."""
         try:
             with of_plugin():
                 self.run()
@@ -80,21 +80,21 @@ class Case:
             raise
         except BaseException as error:  # a plugin's part may fail in any way
             example = _example(error)
-            broken = f"{self.kind} {self.name!r} breaks its promise {self.promise!r}: {_said(self.kind, error)}"
+            broken = f"{self.kind} {self.name!r} fails the check {self.promise!r}: {_said(self.kind, error)}"
             return clip(" ".join(f"{broken}{f'; smallest example: {example}' if example else ''}".split()), 1000)
         return ""
 
 
 def _said(kind: str, error: BaseException) -> str:
     if isinstance(error, Flaky):
-        return "the same input gives something else the next time"
+        return "the same input gave another result"
     if isinstance(error, AttributeError) and attrs.has(type(error.obj)):
-        return f"it has no {error.name!r} (the contract of a {kind} is in {KINDS[kind].module})"
+        return f"{error.name!r} is missing (the contract of a {kind} is in {KINDS[kind].module})"
     return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
 
 
 def _example(error: BaseException) -> str:
-    """Return the arguments that hypothesis has noted on an error, without its remarks."""
+    """Return the failing arguments that hypothesis noted on an error, without its comments."""
     for note in getattr(error, "__notes__", ()):
         if found := re.match(r"(?:Falsifying example|Failing test case): \w+\((.*)\)", note, re.DOTALL):
             return " ".join(re.sub(r"# (?:or any other|The test) .*", "", found[1]).split()).rstrip(",")
@@ -102,35 +102,35 @@ def _example(error: BaseException) -> str:
 
 
 def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None) -> list[Case]:
-    """Return every promise of every part.
+    """Return the checks of all components.
 
-    A part is tested with its example (see `example_of`), or with its defaults. One that has required parameters and no
-    example has only its description tested.
+    A component is tested with its example (see `example_of`) or with its defaults. If it has required parameters and no
+    example, only its description and its import are tested.
 
     Args:
-        zoo: the parts; the installed zoo by default.
-        distribution: only parts of this distribution, as `atat zoo plugins` names it.
-        kind: only parts of this kind.
+        zoo: The components (default: all that are installed).
+        distribution: Return only components of this distribution, as `atat zoo plugins` names it.
+        kind: Return only components of this kind.
 
     Raises:
-        ValueError: when there are no cases, so that a test with a wrong name does not pass.
+        ValueError: If no component matches, so that a test with a wrong name does not pass.
     """
     zoo = zoo or Zoo.load()
     entries = [zoo.describe(key, name) for key in ([kind] if kind else KINDS) for name in zoo.names(key)]
     promises = [case for entry in entries if distribution in (None, entry.distribution) for case in _of(entry, zoo)]
     if not promises:
-        raise ValueError(f"no part of {distribution or 'the zoo'} in {kind or 'any kind'} is installed")
+        raise ValueError(f"{distribution or 'the zoo'} has no component of {kind or 'any kind'}")
     return promises
 
 
 def example_of(entry: Entry) -> Example | None:
-    """Return what makes the parameters to test a part with, if they are not its defaults.
+    """Return the function that makes a component's test parameters, or None to test it with its defaults.
 
-    Ours are `EXAMPLES`. A plugin has its own under this name in the module `examples` of its package, which is imported
-    for tests alone.
+    Built-in components are in `EXAMPLES`. A plugin defines `EXAMPLES` in the module `examples` of its package, which is
+    imported only for tests.
 
     Raises:
-        UserError: when that module cannot be imported, or has no `EXAMPLES`.
+        UserError: If this module cannot be imported, or has no `EXAMPLES`.
     """
     package = entry.path.partition(":")[0].partition(".")[0]
     if package == "atat_zoo":
@@ -144,11 +144,11 @@ def example_of(entry: Entry) -> Example | None:
     except BaseException as error:  # a plugin may fail in any way
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             return None
-        raise UserError(f"{module} has no EXAMPLES to be read: {type(error).__name__}: {error}") from error
+        raise UserError(f"{module} has no EXAMPLES that can be imported: {type(error).__name__}: {error}") from error
 
 
 def is_held_by_description_alone(entry: Entry) -> bool:
-    """Return whether a part needs parameters, and has no example of them."""
+    """Return whether a component has required parameters and no example."""
     return any(parameter.get("required") for parameter in entry.parameters.values()) and not example_of(entry)
 
 
@@ -184,18 +184,18 @@ for path in sys.argv[1:]:
 
 
 def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
-    """Check that a component class has the description that every kind needs; `zoo` provides the parts inside it."""
+    """Check that a component class has the description that every kind needs; `zoo` resolves nested components."""
     zoo = zoo or Zoo.load()
     where = f"{kind} {cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):
         text = cls.__dict__.get(word)
-        assert isinstance(text, str), f"{where} has no text {word!r}"
-        assert text.strip() == text != "", f"{where}: {word} is empty or has spaces around it"
-        assert "\n" not in text, f"{where}: {word} is one line"
-    assert isinstance(getattr(cls, "refs", None), tuple), f"{where}: refs is a tuple of sources, () if there is none"
+        assert isinstance(text, str), f"{where} has no string {word!r}"
+        assert text.strip() == text != "", f"{where}: {word} must be a text without spaces around it"
+        assert "\n" not in text, f"{where}: {word} must be one line"
+    assert isinstance(getattr(cls, "refs", None), tuple), f"{where}: refs must be a tuple of sources, or ()"
     assert (cls.__doc__ or "").strip(), f"{where} has no docstring"
-    assert attrs.has(cls), f"{where} is no attrs class; decorate it with @component"
-    assert all(field.kw_only for field in attrs.fields(cls)), f"{where}: parameters are keyword-only"
+    assert attrs.has(cls), f"{where} is not a component; decorate it with @component"
+    assert all(field.kw_only for field in attrs.fields(cls)), f"{where}: parameters must be keyword-only"
     for field in fields_of(cls):
         assert field.help, f"{where}.{field.name} has no help"
     if any(field.default is attrs.NOTHING for field in fields_of(cls)):
@@ -203,10 +203,10 @@ def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
     spec, problems = structure(cls, {}, kind, zoo)
     assert not problems, f"{where} does not accept its own defaults: {problems}"
     table = unstructure(spec)
-    assert table.pop("use") == spec.name, f"{kind} {spec.name}: its table begins with its name"
+    assert table.pop("use") == spec.name, f"{kind} {spec.name}: its table must begin with its name"
     again, problems = structure(cls, table, kind, zoo)
-    assert not problems, f"{kind} {spec.name}: its own table is refused: {problems}"
-    assert again == spec, f"{kind} {spec.name}: its table reads back as something else"
+    assert not problems, f"{kind} {spec.name}: cannot be loaded from its own table: {problems}"
+    assert again == spec, f"{kind} {spec.name}: loading its own table must give an equal component"
     try:
         spec.name_of_no_field = 1
     except AttributeError:

@@ -32,42 +32,42 @@ _FIRST = 100
 
 
 def check_corpus(corpus: Any) -> None:
-    """Check the contract of a corpus whose text is there: texts, the same each time, none of them in two splits."""
-    assert Corpus in corpus.__class__.__mro__, "a corpus inherits from atat_zoo.data.corpora.Corpus"
+    """Check the contract of a corpus whose files exist: documents, the same each time, none in two splits."""
+    assert Corpus in corpus.__class__.__mro__, "a corpus must inherit from atat_zoo.data.corpora.Corpus"
     fingerprint = corpus.fingerprint()
-    assert isinstance(fingerprint, dict), "a fingerprint is a table"
-    assert json.loads(json.dumps(fingerprint)) == fingerprint, "a fingerprint can be written as JSON and read back"
-    assert corpus.fingerprint() == fingerprint, "the same text has the same fingerprint"
+    assert isinstance(fingerprint, dict), "a fingerprint must be a dict"
+    assert json.loads(json.dumps(fingerprint)) == fingerprint, "a fingerprint must survive writing and reading as JSON"
+    assert corpus.fingerprint() == fingerprint, "the same text must have the same fingerprint"
     if (folder := corpus.built()) is not None:
-        assert folder.is_dir(), "built() is the folder of the shards"
-        _refuses(corpus, "train", "a corpus that is built already has no documents to give")
+        assert folder.is_dir(), "built() must return the folder of the shards"
+        _refuses(corpus, "train", "a corpus of built shards must refuse to yield documents")
         return
     texts = {split: list(corpus.documents(split)) for split in SPLITS}
-    assert texts["train"], "there are documents to train on"
+    assert texts["train"], "the corpus must have training documents"
     for split, documents in texts.items():
         for document in documents:
-            assert isinstance(document, str), f"a document is a str, not {type(document).__name__}"
+            assert isinstance(document, str), f"a document must be a str, not {type(document).__name__}"
         again = list(itertools.islice(corpus.documents(split), _FIRST))
-        assert again == documents[:_FIRST], f"{split} has the same documents in the same order each time"
+        assert again == documents[:_FIRST], f"{split} must have the same documents in the same order each time"
     for split, other in itertools.combinations(SPLITS, 2):
         both = set(texts[split]) & set(texts[other]) - {""}
-        assert not both, f"no document is in {split} and in {other} too: {min(both)!r:.60}"
-    _refuses(corpus, "no such split", "a split that there is not is refused")
+        assert not both, f"a document is both in {split} and in {other}: {min(both)!r:.60}"
+    _refuses(corpus, "no such split", "an unknown split must raise an error")
 
 
 def check_boundary(boundary: Any, examples: int = 50) -> None:
-    """Check the contract of a boundary: no word of a file is lost or doubled, and no document is too long."""
+    """Check the contract of a document boundary: it keeps every word of a file once, and limits the length."""
 
     @for_examples(examples, lines=st.lists(st.sampled_from(_LINES), max_size=12), ends=st.booleans())
     def holds_words(lines: list[str], ends: bool) -> None:
         text = "\n".join(lines) + "\n" * ends
         documents, again = (list(boundary.documents(io.StringIO(text), len(text) + 1)) for _ in range(2))
-        assert all(isinstance(document, str) for document in documents), "a document is a str"
-        assert " ".join(documents).split() == text.split(), "no word is lost, doubled or divided"
-        assert again == documents, "a file has the same documents each time"
+        assert all(isinstance(document, str) for document in documents), "a document must be a str"
+        assert " ".join(documents).split() == text.split(), "no word may be lost, doubled or divided"
+        assert again == documents, "a file must have the same documents each time"
         longest = max(map(len, documents), default=0)
         if longest > 1:
-            promise = "a document of more characters than are allowed raises MemoryError"
+            promise = "a document with too many characters must raise MemoryError"
             raises((MemoryError,), lambda: list(boundary.documents(io.StringIO(text), (longest - 1) // 2)), promise)
 
 
@@ -75,12 +75,12 @@ _LINES = ("", " ", "one word", "two  words ", " = Title = ", " = = Part = = ", "
 
 
 def check_detokenizer(detokenizer: Any) -> None:
-    """Check the contract of a detokenizer: any text to a text, the same each time, and nothing from nothing."""
+    """Check the contract of a detokenizer: a deterministic function from str to str that keeps blank texts blank."""
     for text in (*TEXTS, *_LINES, " @-@ ".join("abc"), "He said , \" it 's ' here ' \" ."):
         made = detokenizer(text)
-        assert isinstance(made, str), f"a text is a str, not {type(made).__name__}"
-        assert detokenizer(text) == made, f"a text is the same each time: {text!r}"
-        assert bool(made.strip()) == bool(text.strip()), f"a text stays one, and nothing stays nothing: {text!r}"
+        assert isinstance(made, str), f"a detokenizer must return a str, not {type(made).__name__}"
+        assert detokenizer(text) == made, f"the same text must give the same result: {text!r}"
+        assert bool(made.strip()) == bool(text.strip()), f"only a blank text may become blank: {text!r}"
 
 
 def _refuses(corpus: Any, split: str, promise: str) -> None:
@@ -88,12 +88,12 @@ def _refuses(corpus: Any, split: str, promise: str) -> None:
 
 
 def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
-    """Check the contract of a tokenizer whose files are there: decoding restores every byte; no text has a special id.
+    """Check the contract of a tokenizer whose files exist: decoding restores every byte; no text has a special id.
 
-    It must be able to write the first of the texts; others may raise `UserError`. Its own `texts` are tried when none
-    are given, if it has any, and else English.
+    The tokenizer must encode the first of the texts; the others may raise `UserError`. The texts default to the
+    tokenizer's own `texts` if it has any, else to English.
     """
-    assert Tokenizer in tokenizer.__class__.__mro__, "a tokenizer inherits from atat_zoo.data.tokenizers.Tokenizer"
+    assert Tokenizer in tokenizer.__class__.__mro__, "a tokenizer must inherit from atat_zoo.data.tokenizers.Tokenizer"
     texts = texts or tokenizer.texts or TEXTS
     documents = [texts[0]] * 20
     model = tokenizer.train(lambda: iter(documents))
@@ -102,33 +102,33 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     sizes = model.byte_counts()
     is_tensor(torch.from_numpy(sizes), "byte counts", torch.int64, (V,))
     for name, i in special.items():
-        assert i is None or 0 <= i < V, f"{name} is an id from 0 to V - 1, not {i} (V = {V}); the mask alone is V"
-        assert i is None or sizes[i] == 0, f"{name} stands for no text, so its byte count is 0"
+        assert i is None or 0 <= i < V, f"{name} must be an id from 0 to V - 1, not {i}; V = {V} is the mask"
+        assert i is None or sizes[i] == 0, f"the byte count of {name} must be 0"
 
     encoded: dict[str, list[int]] = {}
     for text in texts:
         try:
             encoded[text] = list(model.encode(text))
         except UserError:  # as it says of a text that it cannot write
-            assert text != texts[0], f"this text can be written: {text!r}"
+            assert text != texts[0], f"the tokenizer must encode this text: {text!r}"
     for text, ids in encoded.items():
-        assert all(0 <= i < V for i in ids), f"the ids of a text are from 0 to V - 1, and the mask is no text: {text!r}"
-        assert not set(ids) & set(special.values()), f"BOS and EOS are no text: {text!r}"
+        assert all(0 <= i < V for i in ids), f"ids must be from 0 to V - 1, without the mask: {text!r}"
+        assert not set(ids) & set(special.values()), f"encode() must not return BOS or EOS: {text!r}"
         decoded = model.decode(ids)
-        assert decoded == text, f"a text is decoded from its ids: {text!r} became {decoded!r}"
+        assert decoded == text, f"decode() must restore the text: {text!r} became {decoded!r}"
         size = len(text.encode())
-        assert sizes[ids].sum() == size, f"byte counts add up to the bytes of the text: {text!r} has {size}"
-    assert model.encode_batch(list(encoded)) == list(encoded.values()), "several texts have the ids of each alone"
+        assert sizes[ids].sum() == size, f"byte counts must add up to the bytes of the text: {text!r} has {size}"
+    assert model.encode_batch(list(encoded)) == list(encoded.values()), "encode_batch() must return the ids of encode()"
     ids = encoded[texts[0]]
     framed = [i for i in (model.bos, *ids, model.eos) if i is not None]
-    assert model.decode(framed) == texts[0], "BOS and EOS are left out of the text"
-    assert model.decode([*ids, V]) == f"{texts[0]}[MASK]", "the mask is written as [MASK]"
+    assert model.decode(framed) == texts[0], "decode() must leave out BOS and EOS"
+    assert model.decode([*ids, V]) == f"{texts[0]}[MASK]", "decode() must write the mask as [MASK]"
 
     again = tokenizer.train(lambda: iter(documents))
-    _same(again, model, encoded, "trained on the same text it is the same")
+    _same(again, model, encoded, "training on the same text must give the same model")
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder))
-        _same(tokenizer.load(Path(folder)), model, encoded, "what is saved is loaded as it was")
+        _same(tokenizer.load(Path(folder)), model, encoded, "load() must restore what save() wrote")
 
 
 def _same(model: Any, wanted: Any, encoded: dict[str, list[int]], promise: str) -> None:
@@ -143,8 +143,8 @@ _LENGTH = 24
 
 
 def check_transform(transform: Any, examples: int = 50) -> None:
-    """Check the contract of a transform: a sequence or a refusal, which only tokens, key and context decide."""
-    assert Transform in transform.__class__.__mro__, "a transform inherits from atat_zoo.data.transforms.Transform"
+    """Check the contract of a transform: a sequence or None, as a function of tokens, key and context."""
+    assert Transform in transform.__class__.__mro__, "a transform must inherit from atat_zoo.data.transforms.Transform"
     tokenizer = BytesTokenizer().train(lambda: iter(()))
     V = tokenizer.vocabulary_size
     context = Context(vocabulary_size=V, length=_LENGTH, counts=np.arange(V, dtype=np.int64), tokenizer=tokenizer)
@@ -163,7 +163,7 @@ def check_transform(transform: Any, examples: int = 50) -> None:
         first = made(seed)
         transform.apply(np.array([7, 7]), key + 1, context)  # another sample between
         again = made(seed + 1)
-        assert np.array_equal(first, again), "a sequence becomes the same, or is refused, with the same key"
+        assert np.array_equal(first, again), "the same key must give the same result"
         stored = np.full(_LENGTH, np.iinfo(np.uint16).max, np.uint16)
         stored[: len(tokens)] = tokens
         try:
@@ -176,7 +176,7 @@ def check_transform(transform: Any, examples: int = 50) -> None:
     for_examples(examples, tokens=tokens, key=st.integers(0, 2**64 - 1), seed=st.integers(0, 99))(holds)
     for key in range(100):
         holds(list(range(_LENGTH)), key, 0)  # all examples may be too short to pass
-    assert passed, "some sequence passes"
+    assert passed, "at least one sequence must pass"
 
 
 # In letters and spaces alone, which every tokenizer can write.
@@ -189,28 +189,38 @@ JUDGED = (
 
 
 def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
-    """Check the contract of a judge whose model is there: nonnegative nats of each text alone, more for longer ones."""
+    """Check the contract of a judge model whose files exist: NLLs ≥ 0, text by text, and larger for longer texts."""
     made = judge.build("cpu")
-    assert str(made.title).strip(), "a judge has a title"
+    assert str(made.title).strip(), "a judge must have a title"
     nats, tokens = made.nats(texts)
     is_tensor(nats, "nats", torch.float64, (len(texts),))
     is_tensor(tokens, "counts of tokens", torch.int64, (len(texts),))
-    holds(nats.isfinite() & (nats >= 0), "nats are finite and not negative", nats)
-    holds(tokens >= 0, "there are no fewer than 0 tokens")
+    holds(nats.isfinite() & (nats >= 0), "nats must be finite and not negative", nats)
+    holds(tokens >= 0, "counts of tokens must not be negative")
     again, _ = judge.build("cpu").nats(texts)
-    close(again, nats, 0, "the same judge says the same of the same texts")
+    close(again, nats, 0, "the same texts must have the same nats")
 
     features = made.features(texts)
-    is_tensor(features, "features, a vector for each text", torch.float32, (len(texts), features.shape[-1]))
-    holds(features.isfinite(), "features are finite")
+    is_tensor(features, "features, one vector per text", torch.float32, (len(texts), features.shape[-1]))
+    holds(features.isfinite(), "features must be finite")
     for i, text in enumerate(texts):
         alone, counted = made.nats([text])
-        close(alone, nats[i : i + 1], 1e-3 * float(nats[i]) + 1e-6, "a text does not depend on those beside it")
-        close(counted, tokens[i : i + 1], 0, "nor does the count of its tokens")
-        close(made.features([text]), features[i : i + 1], 1e-3, "nor does its feature")
+        close(
+            alone,
+            nats[i : i + 1],
+            1e-3 * float(nats[i]) + 1e-6,
+            "the nats of a text must not depend on the other texts",
+        )
+        close(counted, tokens[i : i + 1], 0, "the token count of a text must not depend on the other texts")
+        close(
+            made.features([text]),
+            features[i : i + 1],
+            1e-3,
+            "the features of a text must not depend on the other texts",
+        )
         longer, more = made.nats([f"{text} {text} {text}"])
-        holds(longer > nats[i], "a longer text costs more", text)
-        holds(more > tokens[i], "a longer text has more tokens", text)
+        holds(longer > nats[i], "a longer text must have more nats", text)
+        holds(more > tokens[i], "a longer text must have more tokens", text)
     nothing, none = made.nats(["", texts[0]])
-    holds((nothing[:1] == 0) & (none[:1] == 0), "an empty text has no tokens and costs nothing")
-    close(nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty text changes nothing for the others")
+    holds((nothing[:1] == 0) & (none[:1] == 0), "an empty text must have 0 tokens and 0 nats")
+    close(nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty text must not change the other texts' nats")

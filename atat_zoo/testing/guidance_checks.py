@@ -1,4 +1,4 @@
-"""Guidance and classifiers, with the denoiser `Hashed` over the symbols of text8; some tokens have probability 0."""
+"""Checks of guidance and classifiers with the denoiser `Hashed` on text8; some tokens have probability 0."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _DRAWN = {"rows": st.integers(1, 4), "seed": st.integers(0, 2**31)}
 
 
 class Gappy(Hashed):
-    """`Hashed`, with about a fifth of the tokens impossible at each position, and log-probabilities in float32."""
+    """A `Hashed` denoiser in float32 that gives about a fifth of the tokens probability 0 at each position."""
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return log-probabilities, float32 [N, V]."""
@@ -33,7 +33,7 @@ class Gappy(Hashed):
 
 
 def toy_text_generator(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -> TextGenerator:
-    """Return a text generator of text8's 27 symbols with an arbitrary denoiser, and with importance if `weighed`."""
+    """Return a text generator on text8's 27 symbols with a `Gappy` denoiser; `weighed` adds importance."""
     tokenizer = CharactersTokenizer().train(lambda: iter(()))
     importance = hashed_importance if weighed else None
     denoiser = Gappy(tokenizer.vocabulary_size, sharpness=sharpness, seed=seed, window=LONGEST, importance=importance)
@@ -41,64 +41,74 @@ def toy_text_generator(*, weighed: bool = True, seed: int = 0, sharpness: float 
 
 
 def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -> None:
-    """Check the contract of a guidance: a valid guided denoiser, unchanged given tokens; rows begin with `start`."""
+    """Check the contract of guidance: a valid guided denoiser, and unchanged prompts; every row begins with `start`."""
 
     @for_examples(examples, length=st.integers(len(start) + 1, LONGEST), weighed=st.booleans(), **_DRAWN)
     def holds(rows: int, length: int, seed: int, weighed: bool) -> None:
         text_generator = toy_text_generator(weighed=weighed, seed=seed)
         guided = guidance.guide(text_generator)
-        assert isinstance(guided, TextGenerator), "guide returns a TextGenerator"
+        assert isinstance(guided, TextGenerator), "guide() must return a TextGenerator"
         for name in ("tokenizer", "length", "special", "device"):
-            assert getattr(guided, name) == getattr(text_generator, name), f"guidance has changed {name}"
+            assert getattr(guided, name) == getattr(text_generator, name), f"guide() changed {name}"
         for name in ("mask_id", "reads_time", "window", "block_size"):
-            assert getattr(guided.denoiser, name) == getattr(text_generator.denoiser, name), (
-                f"guidance has changed {name}"
-            )
-        assert isinstance(guided.cost, int), "cost is a whole number of passes"
-        assert guided.cost >= text_generator.cost, "guidance does not make an evaluation cheaper"
+            assert getattr(guided.denoiser, name) == getattr(text_generator.denoiser, name), f"guide() changed {name}"
+        assert isinstance(guided.cost, int), "cost must be an integer number of forward passes"
+        assert guided.cost >= text_generator.cost, "guidance must not lower the cost"
         mask_id = text_generator.tokenizer.vocabulary_size
         z = noisy(rows, length, mask_id, seed)
         z[:, : len(start)] = torch.tensor(text_generator.tokenizer.encode(start), dtype=torch.int64)
         kept, where = z.clone(), z == mask_id
 
         before, after = text_generator.denoiser(z, None, where), guided.denoiser(z, None, where)
-        assert torch.equal(z, kept), "the caller's tokens were written to"
+        assert torch.equal(z, kept), "the caller's tokens were changed"
         is_tensor(after, "guided log-probabilities", before.dtype, before.shape)
-        assert not bool(after.isnan().any()), "a log-probability is not a number"
+        assert not bool(after.isnan().any()), "a log-probability is NaN"
         assert bool((after.logsumexp(-1).abs() < 1e-4).all()), "guided probabilities do not sum to 1"
-        assert bool((after[before == -torch.inf] == -torch.inf).all()), "a token without probability was given one"
-        assert torch.equal(guided.denoiser(z, None, pairs(where)), after), "pairs gave something else"
+        assert bool((after[before == -torch.inf] == -torch.inf).all()), (
+            "a token of probability 0 got a probability above 0"
+        )
+        assert torch.equal(guided.denoiser(z, None, pairs(where)), after), (
+            "pairs of row and position gave other log-probabilities than a mask"
+        )
         for row in range(rows):
             alone = guided.denoiser(z[row : row + 1], None, where[row : row + 1])
             mine = after[where.nonzero()[:, 0] == row]
-            assert torch.allclose(alone.exp(), mine.exp(), atol=1e-5), "a row depends on its batch"
+            assert torch.allclose(alone.exp(), mine.exp(), atol=1e-5), (
+                "the result for a row depends on the rest of the batch"
+            )
 
         importance = guided.denoiser.importance(z.masked_fill(where, seed % mask_id), where)
-        assert (importance is not None) is guided.denoiser.estimates_importance, "importance is not as stated"
+        assert (importance is not None) is guided.denoiser.estimates_importance, (
+            "importance() must return None unless estimates_importance is True"
+        )
         if importance is not None:
-            assert importance.shape == z.shape, "importance is [B, L]"
-            assert bool(((importance >= 0) & (importance <= 1)).all()), "importance is in [0, 1]"
+            assert importance.shape == z.shape, "importance must be [B, L]"
+            assert bool(((importance >= 0) & (importance <= 1)).all()), "importance must be in [0, 1]"
 
         made = guided.fill(AncestralSampler(steps=4), z, seed=seed)
         assert torch.equal(made.tokens[~where], kept[~where]), "a given token was changed"
-        assert bool(((made.tokens >= 0) & (made.tokens < mask_id)).all()), "a mask is left, or was drawn"
-        assert bool((made.nfe <= made.max_nfe).all()), "more evaluations than the stated maximum"
+        assert bool(((made.tokens >= 0) & (made.tokens < mask_id)).all()), (
+            "the sampler left a mask in the text, or sampled one"
+        )
+        assert bool((made.nfe <= made.max_nfe).all()), "the sampler made more forward passes than max_nfe"
         denoiser: Any = text_generator.denoiser
         denoiser.evaluated = 0
-        assert torch.equal(guided.fill(AncestralSampler(steps=4), z, seed=seed).tokens, made.tokens), "another text"
-        assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of passes through the network"
+        assert torch.equal(guided.fill(AncestralSampler(steps=4), z, seed=seed).tokens, made.tokens), (
+            "the same seed gave another text"
+        )
+        assert denoiser.evaluated == int(made.nfe.sum()), "nfe must be the number of forward passes"
 
     # A strength of 0 returns its argument, unless words are banned.
     part: Any = guidance
     if attrs.has(type(part)) and hasattr(part, "strength") and not getattr(part, "ban", ()):
         text_generator = toy_text_generator()
         assert attrs.evolve(part, strength=0.0).guide(text_generator) is text_generator, (
-            "a strength of 0 changes the text generator"
+            "with strength 0, guide() must return its argument"
         )
 
 
 def check_classifier(classifier: Classifier, examples: int = 30) -> None:
-    """Check the contract of a classifier: log-probabilities of rows with masks, and a matching gradient."""
+    """Check the contract of a classifier: one log-probability per noised row, and matching embedding inputs."""
     text_generator = toy_text_generator()
     model = classifier.build(text_generator.tokenizer, LONGEST)
 
@@ -107,11 +117,13 @@ def check_classifier(classifier: Classifier, examples: int = 30) -> None:
         z = noisy(rows, length, text_generator.tokenizer.vocabulary_size, seed)
         kept = z.clone()
         log_prob = model(z)
-        assert torch.equal(z, kept), "the caller's tokens were written to"
-        assert log_prob.shape == (rows,), "one log-probability a text"
-        assert bool((log_prob <= 0).all()), "a log-probability is at most 0, and a number"
+        assert torch.equal(z, kept), "the caller's tokens were changed"
+        assert log_prob.shape == (rows,), "the classifier must return one log-probability per text"
+        assert bool((log_prob <= 0).all()), "a log-probability must be at most 0"
         alone = torch.cat([model(z[i : i + 1]) for i in range(rows)])
-        assert torch.allclose(alone, log_prob, atol=1e-4), "a row depends on its batch"
+        assert torch.allclose(alone, log_prob, atol=1e-4), "the result for a row depends on the rest of the batch"
         if isinstance(model, Differentiable):
             embedded = model.embedded(model.table[z])
-            assert torch.allclose(embedded, log_prob, atol=1e-4), "the embedding says something else"
+            assert torch.allclose(embedded, log_prob, atol=1e-4), (
+                "embedded() must agree with the log-probability of the tokens"
+            )

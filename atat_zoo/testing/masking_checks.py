@@ -1,4 +1,4 @@
-"""Checks of masking strategies: (a)–(f) of `modeling.masking`, or that a mask is drawn by visible tokens alone."""
+"""Checks of masking strategies: (a)–(f) of `modeling.masking`, and of masks that depend on visible tokens only."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,32 +23,32 @@ _ERRORS = 6.0  # largest error of a mean, in standard errors
 
 
 def check_masking(strategy: Any, examples: int = 50) -> None:
-    """Check (a) to (f) of `modeling.masking` at many temperatures; unchanged inputs; that nothing random is drawn."""
+    """Check (a)–(f) of `modeling.masking` at many temperatures, unchanged inputs, and no use of random numbers."""
     for check in PROMISES.values():
         check(strategy, examples=examples)
 
 
 def check_rate(strategy: Any, examples: int = 50) -> None:
-    """(a) the mean of p is the rate, exactly at 0 and 1; (e) what is not maskable has p = 0."""
+    """Check (a), the mean of p is the rate, exactly at 0 and 1; and (e), tokens that are not maskable have p = 0."""
 
     @for_examples(examples, drawn=rows(), temperature=temperatures())
     def holds_rate(drawn: Rows, temperature: float) -> None:
         for ready in _variants(strategy, temperature, drawn):
             p = _probabilities(ready, drawn)
             is_tensor(p, "p", torch.float32, drawn.importance.shape)
-            close(_probabilities(ready, drawn), p, 0, "the same input gives the same p")
-            holds((p >= 0) & (p <= 1), "p is in [0, 1]")
-            holds(p[~drawn.maskable] == 0, "(e) tokens that are not maskable have p = 0")
+            close(_probabilities(ready, drawn), p, 0, "the same input must give the same p")
+            holds((p >= 0) & (p <= 1), "p must be in [0, 1]")
+            holds(p[~drawn.maskable] == 0, "(e) tokens that are not maskable must have p = 0")
             count = drawn.maskable.sum(-1)
             mean = p.double().sum(-1) / count.clamp(min=1)
-            close(mean, drawn.rate * (count > 0), 1e-5, "(a) the mean of p over maskable tokens is the rate")
-            holds(p[drawn.rate == 0] == 0, "(a) at rate 0 no token is masked, exactly")
+            close(mean, drawn.rate * (count > 0), 1e-5, "(a) the mean of p over maskable tokens must be the rate")
+            holds(p[drawn.rate == 0] == 0, "(a) at rate 0, p must be exactly 0")
             sure = (drawn.rate == 1).unsqueeze(-1) & drawn.maskable
-            holds(p[sure] == 1, "(a) at rate 1 every token is masked, exactly")
+            holds(p[sure] == 1, "(a) at rate 1, p must be exactly 1")
 
 
 def check_importance(strategy: Any, examples: int = 50) -> None:
-    """(b) p_i does not fall when I_i rises; the other way round for direction −1, unchanged for 0."""
+    """Check (b), p_i does not fall when I_i rises; for direction −1 it does not rise, for 0 it does not change."""
     direction = getattr(strategy, "direction", 1)
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.floats(0, 1))
@@ -61,13 +61,13 @@ def check_importance(strategy: Any, examples: int = 50) -> None:
             before = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable).gather(-1, place).double()
             after = ready.probabilities(raised, drawn.rate, drawn.maskable).gather(-1, place).double()
             if direction == 0:
-                close(after, before, _ROUNDING, f"(b) with direction 0, p does not depend on importance{_DIRECTION}")
+                close(after, before, _ROUNDING, f"(b) with direction 0, p must not depend on importance{_DIRECTION}")
             rise = (after - before) * direction
-            holds(rise >= -_ROUNDING, f"(b) p_i follows I_i in the direction {direction}{_DIRECTION}", rise.min())
+            holds(rise >= -_ROUNDING, f"(b) p_i must follow I_i in the direction {direction}{_DIRECTION}", rise.min())
 
 
 def check_nesting(strategy: Any, examples: int = 50) -> None:
-    """(c) p_i does not fall when r rises, so masks of one uniform per token are nested."""
+    """Check (c), p_i does not fall when r rises, so masks of one uniform number per token are nested."""
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.one_of(st.floats(0, 1), st.just(1e-5)))
     def holds_nesting(drawn: Rows, temperature: float, share: float) -> None:
@@ -75,11 +75,14 @@ def check_nesting(strategy: Any, examples: int = 50) -> None:
         for ready in _variants(strategy, temperature, drawn):
             low = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable).double()
             high = ready.probabilities(drawn.importance, higher, drawn.maskable).double()
-            holds(high - low >= -_ROUNDING, "(c) p does not fall when the rate rises", (high - low).min())
+            holds(high - low >= -_ROUNDING, "(c) p must not fall when the rate rises", (high - low).min())
 
 
 def check_limits(strategy: Any, examples: int = 50) -> None:
-    """(d) a high temperature is uniform, a low one a threshold whose ties share the rest; skipped without one."""
+    """Check (d), a high temperature gives p = r, and a low one a threshold whose ties share the rest.
+
+    Strategies without a temperature pass.
+    """
     bounds = {f.name: f.metadata.get("bounds", {}) for f in attrs.fields(type(strategy))}
     if "temperature" not in bounds:
         return
@@ -92,7 +95,7 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
         uniform = (drawn.rate.unsqueeze(-1) * drawn.maskable).double()
         for ready in _variants(strategy, hot, drawn):
             p = _probabilities(ready, drawn)
-            close(p, uniform, 1e-4, f"(d) at temperature {hot:g} p is the rate")
+            close(p, uniform, 1e-4, f"(d) at temperature {hot:g}, p must be the rate")
         # The threshold is in importance, which is not all that a positional strategy reads.
         if direction == 0 or getattr(strategy, "positional", False) or cold > 1e-3:
             return
@@ -103,12 +106,12 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
                 p,
                 wanted,
                 1e-4,
-                f"(d) at temperature {cold:g} p is a threshold, and ties share the rest equally{_POSITIONAL}",
+                f"(d) at temperature {cold:g}, p must be a threshold whose ties share the rest equally{_POSITIONAL}",
             )
 
 
 def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Return the limit of temperature → 0: the highest scores up to n·r tokens, a tie class in equal parts."""
+    """Return p in the limit temperature → 0: 1 for the n·r highest scores, shared equally between tied tokens."""
     score = score.masked_fill(~maskable, -torch.inf)
     ranked = score.sort(dim=-1).values
     up_to = torch.searchsorted(ranked, score, right=True)
@@ -118,7 +121,7 @@ def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
 
 def check_symmetry(strategy: Any, examples: int = 50) -> None:
-    """(f) equal importance gives p = r; permuting tokens permutes p; a row does not depend on its batch."""
+    """Check (f), equal importance gives p = r, permuting tokens permutes p, and rows are independent."""
     positional = getattr(strategy, "positional", False)
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
@@ -126,23 +129,23 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
         for ready in _variants(strategy, temperature, drawn):
             p = _probabilities(ready, drawn)
             alone = ready.probabilities(drawn.importance[3:4], drawn.rate[3:4], drawn.maskable[3:4])
-            close(p[3:4], alone, _ROUNDING, "a row does not depend on the others of its batch")
+            close(p[3:4], alone, _ROUNDING, "a row must not depend on the rest of its batch")
             if positional:
                 continue
             order = torch.randperm(p.shape[-1], generator=drawn.generator)
             moved = ready.probabilities(drawn.importance[:, order], drawn.rate, drawn.maskable[:, order])
-            close(moved, p[:, order], _ROUNDING, f"(f) permuting tokens permutes p{_POSITIONAL}")
+            close(moved, p[:, order], _ROUNDING, f"(f) permuting tokens must permute p{_POSITIONAL}")
             p = ready.probabilities(torch.full_like(drawn.importance, level), drawn.rate, drawn.maskable)
             close(
                 p,
                 drawn.rate.unsqueeze(-1) * drawn.maskable,
                 _ROUNDING,
-                f"(f) equal importance gives p = r{_POSITIONAL}",
+                f"(f) equal importance must give p = r{_POSITIONAL}",
             )
 
 
 def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:
-    """Return the strategy at a temperature within its bounds; see `variants`."""
+    """Yield the strategy, built, at the temperature clamped to its bounds; see `variants`."""
     if field := attrs.fields_dict(type(strategy)).get("temperature"):
         bounds = field.metadata.get("bounds", {})
         temperature = min(max(temperature, bounds.get("ge", temperature)), bounds.get("le", temperature))
@@ -166,23 +169,26 @@ PROMISES: dict[str, Callable[..., None]] = {
 
 
 def check_visible_text_masking(strategy: Any, examples: int = 50) -> None:
-    """Check every promise of a `VisibleTextMasking` strategy."""
+    """Check the contract of a `VisibleTextMasking` strategy."""
     for check in PROMISES_OF_VISIBLE_TEXT.values():
         check(strategy, examples)
 
 
 def check_count(strategy: Any, examples: int = 50) -> None:
-    """The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn whatever the scores; only maskable ones."""
+    """Check that a strategy masks ⌊rn⌋ or ⌈rn⌉ of n maskable tokens, with mean rn for any scores."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_count(drawn: Rows, seed: int) -> None:
         mask = _mask(strategy, _tokens(drawn), drawn.rate, drawn.maskable, _keys(drawn, seed))
         is_tensor(mask, "a mask", torch.bool, drawn.maskable.shape)
-        holds(drawn.maskable | ~mask, "tokens that are not maskable are not masked")
+        holds(drawn.maskable | ~mask, "tokens that are not maskable must not be masked")
         expected, count = drawn.rate.double() * drawn.maskable.sum(-1), mask.sum(-1)
-        holds((count - expected).abs() < 1, "as many tokens are masked as the rate says, rounded down or up")
-        holds(~mask[drawn.rate == 0], "at rate 0 no token is masked")
-        holds(mask[drawn.rate == 1] == drawn.maskable[drawn.rate == 1], "at rate 1 every token is masked")
+        holds(
+            (count - expected).abs() < 1,
+            "the number of masked tokens must be rate × maskable tokens, rounded down or up",
+        )
+        holds(~mask[drawn.rate == 0], "at rate 0 no token may be masked")
+        holds(mask[drawn.rate == 1] == drawn.maskable[drawn.rate == 1], "at rate 1 every maskable token must be masked")
 
     for rate in (0.05, 0.3, 0.5, 0.77):
         expected, keys = rate * 6, sequence_keys(3, "mask", torch.arange(_DRAWN))
@@ -190,11 +196,11 @@ def check_count(strategy: Any, examples: int = 50) -> None:
         mask = _mask(strategy, tokens, torch.full((_DRAWN,), rate), torch.ones_like(tokens, dtype=torch.bool), keys)
         share = expected % 1
         error = (mask.sum(-1).double().mean() - expected).abs() / (share * (1 - share) / _DRAWN + 1e-12) ** 0.5
-        holds(error <= _ERRORS, "the mean number of masked tokens is that of the rate", error.item())
+        holds(error <= _ERRORS, "the mean number of masked tokens must be rate × maskable tokens", error.item())
 
 
 def check_visible(strategy: Any, examples: int = 50) -> None:
-    """Changing the tokens that are masked does not change the mask."""
+    """Check that changing the masked tokens does not change the mask."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_mask(drawn: Rows, seed: int) -> None:
@@ -203,27 +209,27 @@ def check_visible(strategy: Any, examples: int = 50) -> None:
         for _ in range(3):
             other = torch.where(mask, _tokens(drawn), tokens)
             again = _mask(strategy, other, drawn.rate, drawn.maskable, keys)
-            holds(again == mask, "the mask does not depend on the tokens that it hides")
+            holds(again == mask, "the mask must not depend on the tokens that it hides")
 
 
 def check_equal_scores(strategy: Any, examples: int = 50) -> None:
-    """A row does not depend on the others; with equal scores every token is masked as often."""
+    """Check that rows are independent, and that equal scores mask every token equally often."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_rows(drawn: Rows, seed: int) -> None:
         tokens, keys = _tokens(drawn), _keys(drawn, seed)
         mask = _mask(strategy, tokens, drawn.rate, drawn.maskable, keys)
         alone = _mask(strategy, tokens[3:4], drawn.rate[3:4], drawn.maskable[3:4], keys[3:4])
-        holds(mask[3:4] == alone, "a row does not depend on the others of its batch")
+        holds(mask[3:4] == alone, "a row must not depend on the rest of its batch")
         again = _mask(strategy, tokens, drawn.rate, drawn.maskable, keys)
-        holds(mask == again, "the same keys draw the same mask")
+        holds(mask == again, "the same keys must draw the same mask")
 
     keys = sequence_keys(5, "mask", torch.arange(_DRAWN))
     maskable = torch.tensor([True, True, False, True, True, True]).expand(_DRAWN, 6)
     mask = strategy.draw_mask(lambda hidden: torch.full(hidden.shape, 0.5), torch.full((_DRAWN,), 0.5), maskable, keys)
     share = mask.double().mean(0)[maskable[0]]
     error = (share - share.mean()).abs() / (0.25 / _DRAWN) ** 0.5
-    holds(error <= _ERRORS, "with equal scores every token is masked as often", error.max())
+    holds(error <= _ERRORS, "with equal scores every token must be masked equally often", error.max())
 
 
 PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
@@ -234,7 +240,7 @@ PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
 
 
 def _mask(strategy: Any, tokens: Tensor, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
-    """Return the mask of a strategy whose scores are a hash of all of z and the position: any change of z shows."""
+    """Return the strategy's mask for scores that hash all of z and the position, so that they change with any token."""
     position = torch.arange(tokens.shape[1])
 
     def scores(hidden: Tensor) -> Tensor:

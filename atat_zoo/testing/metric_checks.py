@@ -22,36 +22,36 @@ Piece = dict[str, Any]  # arguments of `Metric.build().update`, of some rows
 
 
 def check_metric(metric: Any) -> None:
-    """Check the contract of a metric: one number of the same rows, in any pieces, order, and number of ranks."""
-    assert Metric in metric.__class__.__mro__, "a metric inherits from atat_zoo.evaluation.metrics.Metric"
-    assert isinstance(metric.title, str), "a title is a str"
-    assert metric.title, "a metric has a title"
-    assert metric.reads in ("predictions", "texts"), f"a metric reads predictions or texts, not {metric.reads!r}"
+    """Check the contract of a metric: the same value for any split into updates, their order, and the ranks."""
+    assert Metric in metric.__class__.__mro__, "a metric must inherit from atat_zoo.evaluation.metrics.Metric"
+    assert isinstance(metric.title, str), "a title must be a str"
+    assert metric.title, "a metric must have a title"
+    assert metric.reads in ("predictions", "texts"), f"reads must be 'predictions' or 'texts', not {metric.reads!r}"
     if missing := lacking([metric]):
         raise unittest.SkipTest(missing[0])
-    assert isinstance(metric.build(), TorchMetric), "build() returns a torchmetrics.Metric"
+    assert isinstance(metric.build(), TorchMetric), "build() must return a torchmetrics.Metric"
     pieces_of = example(metric)
     whole_piece = pieces_of(torch.arange(60))
     before = copy.deepcopy(whole_piece)
     whole = _found(shown(metric, [whole_piece]))
     for name, value in whole_piece.items():
         if isinstance(value, Tensor):
-            assert torch.equal(value, before[name]), f"update() leaves its {name} as it is"
+            assert torch.equal(value, before[name]), f"update() must not change its argument {name}"
         elif isinstance(value, list):
-            assert str(value) == str(before[name]), f"update() leaves its {name} as they are"
-    assert torch.isfinite(torch.tensor(whole.value)), f"the value is a number, not {whole.value}"
-    assert whole.stderr is None or whole.stderr >= 0, f"a standard error is not negative: {whole.stderr}"
+            assert str(value) == str(before[name]), f"update() must not change its argument {name}"
+    assert torch.isfinite(torch.tensor(whole.value)), f"the value must be finite, not {whole.value}"
+    assert whole.stderr is None or whole.stderr >= 0, f"a standard error must not be negative: {whole.stderr}"
     pieces = [pieces_of(rows) for rows in torch.arange(60).split(17)]
-    _same(_found(shown(metric, pieces[::-1])), whole, "pieces in another order give the same")
+    _same(_found(shown(metric, pieces[::-1])), whole, "another order of updates must give the same value")
     nothing = pieces_of(torch.arange(0))
     one, *others = (shown(metric, some) for some in (pieces[::2], pieces[1::2], [nothing]))
     for other in others:
         one.built[metric.title].merge_state(other.built[metric.title])
-    _same(_found(one), whole, "several ranks, one of them with nothing, give what one gives")
+    _same(_found(one), whole, "several ranks, one without data, must give the value of one rank")
 
 
 def shown(metric: Metric, pieces: Sequence[Piece]) -> Metrics:
-    """Return a metric, built, that has seen some pieces."""
+    """Return the built metric after updates with some pieces."""
     metrics = Metrics(built([metric]), "cpu")
     for piece in pieces:
         metrics.show(**piece)
@@ -59,12 +59,12 @@ def shown(metric: Metric, pieces: Sequence[Piece]) -> Metrics:
 
 
 def example(metric: Metric) -> Callable[[Tensor], Piece]:
-    """Return what gives the arguments of an update of some of 60 predictions or texts, int64 [N]."""
+    """Return a function from the indices of examples, int64 [N] below 60, to the arguments of an update."""
     return predictions() if metric.reads == "predictions" else written(metric.ngrams)
 
 
 def predictions() -> Callable[[Tensor], Piece]:
-    """Return what gives some of 60 predictions of 5 tokens in 7 sequences."""
+    """Return a function from indices to some of 60 predictions over 5 tokens in 7 sequences."""
     generator = torch.Generator().manual_seed(0)
     every = {
         "log_probs": (2 * torch.randn(60, 5, generator=generator)).log_softmax(1),
@@ -76,7 +76,7 @@ def predictions() -> Callable[[Tensor], Piece]:
 
 
 def written(sizes: tuple[int, ...] | None = None) -> Callable[[Tensor], Piece]:
-    """Return what gives some of 60 texts of a few sentences, and their overlap with as many others, of these n-grams.
+    """Return a function from indices to some of 60 texts, and to their n-gram overlap with 60 other texts.
 
     A token is a byte; a sentence is a piece.
     """
@@ -112,12 +112,12 @@ def _pieces(text: str) -> list[Any]:
 
 
 class ToyJudge(JudgeModel):
-    """A judge to whom e costs one nat, and any other letter two; the feature of a text is how often it has vowels."""
+    """A judge model with an NLL of one nat for e and two nats for other letters; features are shares of vowels."""
 
     title = "toy"
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p and the number of letters of each text; see `JudgeModel`."""
+        """Return the NLL and the number of letters of each text; see `JudgeModel`."""
         sizes = torch.tensor([len(text) for text in texts])
         return 2.0 * sizes.double() - torch.tensor([text.count("e") for text in texts]), sizes
 

@@ -1,4 +1,4 @@
-"""Checks of objectives and bounds. B rows of a batch, L tokens, V predictable tokens.
+"""Checks of objectives and bounds. B is the batch size, L the length and V the number of predictable tokens.
 
 An objective is tested with a small network with random weights, and with an exact network of a toy distribution. The
 second reveals leaks: no bound is below the entropy of the text, unless the model has seen the tokens that it predicts.
@@ -35,26 +35,32 @@ _ERRORS = 6.0  # largest error of an estimate, in standard errors
 
 
 def check_loss(objective: Any) -> None:
-    """Check that the loss is a finite scalar and a function of the batch: its draws follow the sample numbers."""
-    assert isinstance(getattr(objective, "exact", None), bool), "`exact` states whether the bound is the likelihood"
+    """Check that the loss is a finite scalar whose random numbers come from the batch's sample numbers only."""
+    assert isinstance(getattr(objective, "exact", None), bool), (
+        "`exact` must be True if the bound is the likelihood, else False"
+    )
     module, batch = _small(objective), _batch()
     state = torch.get_rng_state()
     result = module.loss(batch)
     loss = result["loss"]
-    assert loss.shape == (), f"the loss is a scalar, not {list(loss.shape)}"
-    holds(loss.isfinite(), "the loss is finite", float(loss.detach()))
+    assert loss.shape == (), f"the loss must be a scalar, not {list(loss.shape)}"
+    holds(loss.isfinite(), "the loss must be finite", float(loss.detach()))
     for name, figure in result.items():
-        assert name == "loss" or not figure.requires_grad, f"a figure is detached: {name} has a gradient"
-    assert torch.equal(module.loss(batch)["loss"], loss), "the same batch has the same loss"
-    assert torch.equal(torch.get_rng_state(), state), "no random number but those of the sample numbers is drawn"
+        assert name == "loss" or not figure.requires_grad, (
+            f"all outputs but the loss must be detached: {name} has a gradient"
+        )
+    assert torch.equal(module.loss(batch)["loss"], loss), "the same batch must have the same loss"
+    assert torch.equal(torch.get_rng_state(), state), "all random numbers must come from the sample numbers"
     module.begin_step()
     module.end_step(lambda total: None, 0.5)
-    assert isinstance(module.stage(0.5) or None, str), "a stage has a name"
-    assert isinstance(module.curriculum_strength(0.5), float | None), "a strength is a number, or None"
+    assert isinstance(module.stage(0.5) or None, str), "a stage must be None or a name"
+    assert isinstance(module.curriculum_strength(0.5), float | None), (
+        "curriculum_strength() must return a float or None"
+    )
     if "estimator" in objective.uses:
         importance = module.importance(batch.tokens, batch.maskable, torch.full((N,), 0.5))
         is_tensor(importance, "importance", torch.float32, (N, L))
-        holds((importance >= 0) & (importance <= 1), "importance is in [0, 1]")
+        holds((importance >= 0) & (importance <= 1), "importance must be in [0, 1]")
 
 
 def check_gradient(objective: Any) -> None:
@@ -66,7 +72,7 @@ def check_gradient(objective: Any) -> None:
 
 
 def check_micro_batches(objective: Any) -> None:
-    """Check that the loss is a mean over rows: micro-batches, weighted by their rows, add up to the batch."""
+    """Check that the loss is a mean over rows: the row-weighted mean over micro-batches equals that of the batch."""
     module, batch, by_sizes = _small(objective), _batch(), []
     for sizes in ([N], [3, 5], [1] * N):
         module.zero_grad()
@@ -80,25 +86,30 @@ def check_micro_batches(objective: Any) -> None:
         by_sizes.append((total, torch.cat(gradients)))
     (whole, whole_gradient), *others = by_sizes
     for loss, gradient in others:
-        close(loss, whole, 1e-4 * float(whole.abs()), "the loss does not depend on the micro-batch")
-        close(gradient, whole_gradient, 1e-3 * float(whole_gradient.abs().max()), "nor does its gradient")
+        close(loss, whole, 1e-4 * float(whole.abs()), "the loss must not depend on the micro-batch size")
+        close(
+            gradient,
+            whole_gradient,
+            1e-3 * float(whole_gradient.abs().max()),
+            "the gradient must not depend on the micro-batch size",
+        )
 
 
 def check_padding(objective: Any) -> None:
-    """Check that loss and bound count only maskable tokens."""
+    """Check that the loss and the bound count only maskable tokens."""
     module, batch = _small(objective), _batch()
     empty = ~batch.maskable.any(1)
     tokens = torch.where(empty[:, None], (batch.tokens + 1) % V, batch.tokens)
     other = module.loss(_batch(tokens=tokens))["loss"]
-    close(other, module.loss(batch)["loss"], 1e-5, "a row without maskable tokens adds nothing to the loss")
+    close(other, module.loss(batch)["loss"], 1e-5, "a row without maskable tokens must add 0 to the loss")
     with torch.no_grad():
         bounds = module.eval().bound(batch.tokens, batch.maskable, _keys(N), *_METHOD)
         for name, estimate in bounds.items():
-            holds(estimate.contribution[~batch.maskable] == 0, f"{name}: what is not maskable adds nothing")
+            holds(estimate.contribution[~batch.maskable] == 0, f"{name}: tokens that are not maskable must add 0")
 
 
 def check_leak(objective: Any) -> None:
-    """Check that the loss never reads the tokens it predicts: the only maskable token, which occurs nowhere else."""
+    """Check that the loss never reads the tokens it predicts, with one maskable token that occurs nowhere else."""
     hidden = V - 1
     tokens = _batch().tokens % hidden
     tokens[:, -1] = hidden
@@ -107,11 +118,13 @@ def check_leak(objective: Any) -> None:
     module = _small(objective)
     for step in range(3):
         module.loss(_batch(step, tokens=tokens, maskable=maskable))["loss"].backward()
-    holds(module.backbone.embedding.weight.grad[hidden] == 0, "the loss of a hidden token does not read that token")
+    holds(
+        module.backbone.embedding.weight.grad[hidden] == 0, "the loss of a masked token must not depend on that token"
+    )
 
 
 def check_objective_bound(objective: Any) -> None:
-    """Check that with an exact network no bound is below the entropy, and that each is a function of its keys."""
+    """Check that no bound of an exact network is below the entropy, and that each is a function of its keys."""
     joint = toy()
     context = Context(vocabulary_size=joint.vocabulary_size, length=joint.length, width=joint.vocabulary_size)
     backbone = ExactBackbone(joint, shifted=getattr(objective, "shifted", False))
@@ -123,18 +136,20 @@ def check_objective_bound(objective: Any) -> None:
         alone = module.bound(x[some], maskable[some], keys[some], *_METHOD)
         masks = module.masks(maskable, keys, *_METHOD)
         own = average(lambda *at: {"": module.cross_entropy(*at)}, x, masks, joint.mask_id)[""]
-    assert "nelbo" in bounds, "the bound under uniform masking has the name nelbo"
+    assert "nelbo" in bounds, "the bound under uniform masking must be named nelbo"
     for name, estimate in bounds.items():
         _holds_bound(joint, estimate.nelbo, name)
-        promise = f"{name}: a row's bound is a function of its key, and does not depend on its batch"
+        promise = f"{name}: a row's bound must depend on its key and not on the rest of the batch"
         close(alone[name].contribution, estimate.contribution[some], 1e-8, promise)
     first = next(iter(bounds.values()))
-    close(own.weight, first.weight, 1e-9, "`masks` are those of the first bound")
-    close(own.contribution, first.contribution, 1e-6, "`cross_entropy` is what the first bound averages")
+    close(own.weight, first.weight, 1e-9, "masks() must return the masks of the first bound")
+    close(
+        own.contribution, first.contribution, 1e-6, "cross_entropy() must return the loss that the first bound averages"
+    )
 
 
 def check_denoiser(objective: Any) -> None:
-    """Check that the denoiser returns a distribution over the V tokens at the given positions, row by row."""
+    """Check that the denoiser returns a distribution over V tokens per requested position, row by row."""
     module = _small(objective).eval()
     denoiser = module.denoiser()
     # The leftmost mask of each row, or the first in the order of a model that has one.
@@ -145,11 +160,15 @@ def check_denoiser(objective: Any) -> None:
     where = position == first[:, None]
     with torch.no_grad():
         log_probs = denoiser(z, None, where)
-        assert log_probs.shape == (N, V), f"there is a row for each position asked for, [N, V], not {log_probs.shape}"
-        close(log_probs.logsumexp(-1), torch.zeros(N), 1e-4, "the probabilities of a position sum to 1")
+        assert log_probs.shape == (N, V), (
+            f"log-probabilities must be [N, V], one row per requested position, not {log_probs.shape}"
+        )
+        close(log_probs.logsumexp(-1), torch.zeros(N), 1e-4, "the probabilities of a position must sum to 1")
         by_pairs = denoiser(z, None, (torch.arange(N), first))
-        close(by_pairs, log_probs, 1e-5, "pairs of row and position ask for the same as a mask")
-        close(denoiser(z[2:3], None, where[2:3]), log_probs[2:3], 1e-4, "a row does not depend on its batch")
+        close(by_pairs, log_probs, 1e-5, "pairs of row and position must give the log-probabilities of a mask")
+        close(
+            denoiser(z[2:3], None, where[2:3]), log_probs[2:3], 1e-4, "a row must not depend on the rest of its batch"
+        )
 
 
 PROMISES: dict[str, Callable[..., None]] = {
@@ -164,14 +183,14 @@ PROMISES: dict[str, Callable[..., None]] = {
 
 
 def check_objective(objective: Any) -> None:
-    """Check every promise of an objective."""
+    """Check the contract of an objective."""
     for check in PROMISES.values():
         check(objective)
 
 
 def check_bound(bound: Any) -> None:
     """Check that an estimator of the bound is unbiased, within 6 standard errors, and a function of its keys."""
-    assert isinstance(bound.quantity or None, str), "what is estimated has a name"
+    assert isinstance(bound.quantity or None, str), "`quantity` must be a name"
     joint = toy()
     x = joint.states.repeat(_REPEATS, 1)
     maskable, keys = torch.ones_like(x, dtype=torch.bool), _keys(len(x))
@@ -184,16 +203,16 @@ def check_bound(bound: Any) -> None:
         exact = enumerate_masks(from_denoiser(hashed), joint.states, mask_id=joint.mask_id)
         mean, error = _mean(estimate.nelbo, len(joint.states))
         near = (mean - exact).abs() <= _ERRORS * error + 1e-9
-        holds(near, "the mean of the estimates is the bound", mean / exact)
+        holds(near, "the mean of the estimates must be the bound", mean / exact)
     maskable[::2, 1] = False
     estimate, again = (_estimated(bound, hashed, x, maskable, keys) for _ in range(2))
-    assert torch.equal(again.contribution, estimate.contribution), "the same keys give the same estimate"
+    assert torch.equal(again.contribution, estimate.contribution), "the same keys must give the same estimate"
     some = slice(3, 5)
     alone = _estimated(bound, hashed, x[some], maskable[some], keys[some])
-    close(alone.contribution, estimate.contribution[some], 1e-9, "a row does not depend on the others of its batch")
+    close(alone.contribution, estimate.contribution[some], 1e-9, "a row must not depend on the rest of its batch")
     other = _estimated(bound, hashed, x, maskable, keys + 1)
-    assert not torch.equal(other.contribution, estimate.contribution), "other keys draw other masks"
-    assert torch.equal(torch.get_rng_state(), state), "no random number but those of the keys is drawn"
+    assert not torch.equal(other.contribution, estimate.contribution), "other keys must draw other masks"
+    assert torch.equal(torch.get_rng_state(), state), "all random numbers must come from the keys"
 
 
 def _estimated(bound: Any, denoiser: Any, x: Tensor, maskable: Tensor, keys: Tensor) -> Any:
@@ -201,22 +220,22 @@ def _estimated(bound: Any, denoiser: Any, x: Tensor, maskable: Tensor, keys: Ten
     losses = from_denoiser(denoiser)
     masks = list(bound.masks(maskable, keys, _DRAWS, LinearNoise()))
     for mask in masks:
-        holds(maskable | ~mask.masked, "what is not maskable is not masked")
-        holds(mask.weight.isfinite() & (mask.weight >= 0), "weights are finite and not negative")
+        holds(maskable | ~mask.masked, "tokens that are not maskable must not be masked")
+        holds(mask.weight.isfinite() & (mask.weight >= 0), "weights must be finite and not negative")
     return average(lambda *z: {"nelbo": losses(*z)}, x, masks, denoiser.mask_id)["nelbo"]
 
 
 def _holds_bound(joint: Joint, nelbo: Tensor, name: str) -> None:
-    """Check that estimates [R·S], R of each state in turn, are not below the entropy."""
+    """Check that estimates [R·S], R for each of S states, are not below the entropy."""
     mean, error = _mean(nelbo, len(joint.p))
     expected, off = float((joint.p * mean).sum()), float((joint.p * error).square().sum().sqrt())
     seen = f"{expected:.4f} ± {off:.4f} nats, and the entropy is {joint.entropy:.4f}"
-    promise = f"{name}: a bound is not below the entropy of the text: {seen}"
+    promise = f"{name}: a bound must not be below the entropy of the text: {seen}"
     assert expected >= joint.entropy - _ERRORS * off - 1e-6, promise
 
 
 def _mean(nelbo: Tensor, states: int) -> tuple[Tensor, Tensor]:
-    """Return the mean of each state's estimates and its standard error, [S] each, from [R·S]."""
+    """Return the mean of each state's estimates and its standard error, both [S], from [R·S]."""
     each = nelbo.double().view(-1, states)
     return each.mean(0), each.std(0) / len(each) ** 0.5
 
@@ -244,7 +263,7 @@ def _small(objective: Any) -> Any:
 
 
 def _batch(step: int = 0, **changes: Tensor) -> Batch:
-    """Return the global batch of a step with some tensors changed; pads are at the end, and all of one row."""
+    """Return the global batch of a step, with some tensors changed; it has padding at row ends and one padding row."""
     tokens = torch.randint(0, V, (N, L), generator=torch.Generator().manual_seed(step))
     maskable = torch.arange(L) < torch.tensor([L, 3, 0, L, L, 5, L, 1])[:, None]
     whole = {"tokens": tokens, "maskable": maskable, "index": torch.arange(N) + step * N} | changes

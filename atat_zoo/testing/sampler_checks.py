@@ -1,4 +1,4 @@
-"""Checks of samplers and their parts (docs/explanation/mathematics.md), with the denoiser `Hashed`."""
+"""Checks of samplers and their components (docs/explanation/mathematics.md), with the denoiser `Hashed`."""
 
 import itertools
 from collections.abc import Callable
@@ -35,23 +35,23 @@ _DRAWN: dict[str, st.SearchStrategy[Any]] = {
 
 @attrs.frozen(kw_only=True)
 class Assembled(CompositeSampler):
-    """A sampler from parts that are in no registry."""
+    """A sampler composed of components that need not be registered."""
 
     name = "assembled"
     _parts: SamplerChoices
 
     def parts(self) -> SamplerChoices:
-        """Return the given parts."""
+        """Return the given components."""
         return self._parts
 
 
 def assemble(**parts: Any) -> Assembled:
-    """Return a sampler of these parts, by the fields of `SamplerChoices`; the others are those of `ancestral`."""
+    """Return a sampler with these fields of `SamplerChoices`; the other fields are those of `ancestral`."""
     return Assembled(parts=attrs.evolve(AncestralSampler(steps=6).parts(), **parts))
 
 
 def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
-    """Return z, int64 [B, L]: the first row all masked, the second all given, the others in between."""
+    """Return z, int64 [B, L]: the first row is fully masked, the second has no mask, the others are in between."""
     keys = fold(torch.arange(rows), seed)
     tokens = (uniform(fold(keys, 1), length, torch.float64) * vocabulary_size).long()
     share = torch.tensor([1.0, 0.0, *[(i + 0.5) / max(rows - 2, 1) for i in range(rows)]])[:rows, None]
@@ -59,13 +59,13 @@ def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
 
 
 def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, list[dict[str, Any]]]:
-    """Return the result of `Sampler.sample`, and the records of its steps."""
+    """Return the result of `Sampler.sample` and the records of its decoding steps."""
     trace: list[dict[str, Any]] = []
     return sampler.sample(*arguments, observe=trace.append, **options), trace
 
 
 def check_sampler(sampler: Sampler, examples: int = 20) -> None:
-    """Check a sampler: given tokens, no masks left, counted evaluations, seeds, no leak between rows."""
+    """Check the contract of a sampler: kept prompts, no masks left, the NFE, seeds, and independent rows."""
 
     @for_examples(examples, rows=st.integers(0, 5), length=st.integers(1, 12), v=st.integers(1, 6), **_DRAWN)
     def holds(rows: int, length: int, v: int, seed: int, sharpness: float, weighed: bool) -> None:
@@ -75,10 +75,10 @@ def check_sampler(sampler: Sampler, examples: int = 20) -> None:
 
 
 def check_policy(sampler: Sampler, examples: int = 20) -> None:
-    """Check the policy bound of a sampler that it covers.
+    """Check the policy bound of a sampler; samplers without one pass.
 
-    For one seed the choices of positions are a function of z, whether they are random or not, so the probabilities of
-    all texts sum to 1. This fails for a choice that reads more than z, and for a price that is not that of the draw.
+    For one seed the choice of positions is a function of z, so the probabilities of all texts sum to 1. They do not if
+    the choice reads more than z, or if the bound uses other probabilities than sampling.
     """
     if sampler.no_policy_bound_because:
         return
@@ -91,52 +91,52 @@ def check_policy(sampler: Sampler, examples: int = 20) -> None:
         texts = torch.tensor(list(itertools.product(*(range(v) if may else [0] for may in free))))
         maskable = torch.tensor(free).expand(texts.shape)
         seeds = torch.full_like(texts[:, 0], seed)
-        priced = policy_nats(denoiser, sampler, texts, maskable, seeds, orders=orders)
-        total = priced.nats.neg().exp().sum()
+        scored = policy_nats(denoiser, sampler, texts, maskable, seeds, orders=orders)
+        total = scored.nats.neg().exp().sum()
         assert abs(float(total) - 1) < 1e-9, (
             "the probabilities of all texts do not sum to 1; if the policy bound cannot cover this sampler, set "
             "no_policy_bound_because to the reason"
         )
-        assert not bool(priced.contribution[~maskable].any()), "a given token has a price"
+        assert not bool(scored.contribution[~maskable].any()), "a given token adds to the policy bound"
         if sampler.deterministic:
             other = policy_nats(denoiser, sampler, texts, maskable, seeds + 1)
-            assert torch.equal(other.nats, priced.nats), (
+            assert torch.equal(other.nats, scored.nats), (
                 "a deterministic choice of positions depends on the seed; leave out deterministic = True"
             )
 
 
 def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
-    """Check what holds for every sampler on one batch z, int64 [B, L], with seeds, int64 [B].
+    """Check the contract of samplers on one batch z, int64 [B, L], with seeds, int64 [B].
 
-    `make` returns a new denoiser that counts the rows it has `evaluated`. With `alone`, a row by itself must give
-    the same text as in the batch; not so for a network in float32, which sums in another order.
+    `make` returns a new denoiser that counts the rows it has `evaluated`. Pass `alone=False` for a float32 network,
+    whose sums depend on the batch; otherwise each row must give the same text by itself as in the batch.
     """
     denoiser, kept = make(), z.clone()
     made, trace = traced(sampler, denoiser, z, seeds)
     v, masked = denoiser.mask_id, kept == denoiser.mask_id
-    assert torch.equal(z, kept), "the caller's tokens were written to"
+    assert torch.equal(z, kept), "the caller's tokens were changed"
     assert torch.equal(made.tokens[~masked], kept[~masked]), "a given token was changed"
     assert bool((made.tokens >= 0).all()), "a token is negative"
-    assert bool((made.tokens < v).all()), "a mask is left, or was drawn"
-    assert torch.equal(made.nfe > 0, masked.any(1)), "a row without masks cost something, or one with masks nothing"
-    assert int(made.nfe.max() if len(z) else 0) <= made.max_nfe, "more evaluations than the stated maximum"
-    assert denoiser.evaluated == int(made.nfe.sum()), "nfe is not the number of evaluations"
-    assert torch.equal(_replayed(kept, trace, v), made.tokens), "the trace does not lead to the text"
+    assert bool((made.tokens < v).all()), "the sampler left a mask in the text, or sampled one"
+    assert torch.equal(made.nfe > 0, masked.any(1)), "NFE must be 0 for a row without masks, and above 0 otherwise"
+    assert int(made.nfe.max() if len(z) else 0) <= made.max_nfe, "the sampler made more forward passes than max_nfe"
+    assert denoiser.evaluated == int(made.nfe.sum()), "nfe must be the number of forward passes"
+    assert torch.equal(_replayed(kept, trace, v), made.tokens), "replaying the trace must give the text"
 
     if not sampler.no_policy_bound_because:
         forced, steps = TeacherForcing(made.tokens), list[dict[str, Any]]()
         along = sampler.score_text(make(), z, seeds, forced, observe=steps.append)
-        assert steps == trace, "along its own text it takes other steps"
-        assert torch.equal(along.nfe, made.nfe), "along its own text it costs more or less"
-        assert bool(forced.nats.isfinite().all()), "it has drawn what it would never draw"
+        assert steps == trace, "score_text() must take the same decoding steps as sample()"
+        assert torch.equal(along.nfe, made.nfe), "score_text() must have the same NFE as sample()"
+        assert bool(forced.nats.isfinite().all()), "the sampler sampled a token to which it assigns probability 0"
 
     again = sampler.sample(make(), z, seeds)
     assert torch.equal(again.tokens, made.tokens), "the same seed gave another text"
     for row in range(len(z) if alone else 0):
         cut = slice(row, row + 1)
         single = sampler.sample(make(), z[cut], seeds[cut])
-        assert torch.equal(single.tokens, made.tokens[cut]), "a row depends on its batch"
-        assert torch.equal(single.nfe, made.nfe[cut]), "the cost of a row depends on its batch"
+        assert torch.equal(single.tokens, made.tokens[cut]), "the result for a row depends on the rest of the batch"
+        assert torch.equal(single.nfe, made.nfe[cut]), "the NFE of a row depends on the rest of the batch"
 
 
 def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tensor:
@@ -145,7 +145,9 @@ def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tens
         if "hidden" in record:
             tokens[record["hidden"]["rows"], record["hidden"]["positions"]] = mask_id
         else:
-            assert bool((tokens[record["rows"], record["positions"]] == mask_id).all()), "a visible token was filled"
+            assert bool((tokens[record["rows"], record["positions"]] == mask_id).all()), (
+                "the sampler filled a position that was not masked"
+            )
             tokens[record["rows"], record["positions"]] = torch.tensor(record["tokens"], dtype=torch.int64)
     return tokens
 
@@ -153,7 +155,7 @@ def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tens
 def example_step(
     needs: frozenset[str], *, rows: int = 4, length: int = 9, vocabulary_size: int = 5, seed: int = 0
 ) -> Step:
-    """Return a step in the middle of a run, with everything in `needs` filled in, for rows with open positions."""
+    """Return a decoding step in the middle of sampling, with the fields in `needs`, for rows with open positions."""
     z = noisy(rows + 1, length, vocabulary_size, seed)[[0, *range(2, rows + 1)]]
     z[:, 0] = vocabulary_size
     keys, open_, denoiser = fold(torch.arange(rows), seed), z == vocabulary_size, Hashed(vocabulary_size)
@@ -190,60 +192,61 @@ def example_step(
 
 
 def check_order(order: Order, examples: int = 20) -> None:
-    """Check the contract of an order, and what holds for every sampler, for one with it."""
+    """Check the contract of a decoding order, and the contract of a sampler with it."""
     step = example_step(order.needs)
     score = order(step)
-    assert score.dtype.is_floating_point, "a score is a floating number"
-    is_tensor(score, "a score per position", score.dtype, step.open.shape)
-    assert not bool(score[step.open].isnan().any()), "a score is not a number"
+    assert score.dtype.is_floating_point, "an order must return floating-point scores"
+    is_tensor(score, "scores, one per position", score.dtype, step.open.shape)
+    assert not bool(score[step.open].isnan().any()), "a score is NaN"
     assert torch.equal(order(step), score), "the same step gave other scores"
     available = {"log_probs", "importance", "order_weights", "drawn", "history"}
     _holds_in_a_sampler(order.needs, available, examples, order=order)
 
 
 def check_tokens_per_step(tokens_per_step: TokensPerStep, examples: int = 20) -> None:
-    """Check the contract of `tokens_per_step`, and that a sampler with it keeps the contract of samplers."""
+    """Check the contract of `tokens_per_step`, and the contract of a sampler with it."""
     most = [tokens_per_step.max_steps_for(n) for n in range(1, 200)]
-    assert most[0] >= 1, "tokens per step allows at least one step"
-    assert most == sorted(most), "the most steps fall with a longer text"
+    assert most[0] >= 1, "max_steps_for() must return at least 1"
+    assert most == sorted(most), "max_steps_for() must not fall with the length"
     rates = tokens_per_step.rates(0)
-    assert rates is None or 0 <= rates[1] <= rates[0] <= 1, "rates do not fall, or are no shares"
+    assert rates is None or 0 <= rates[1] <= rates[0] <= 1, "rates must be in [0, 1] and not rise"
     step = example_step(tokens_per_step.needs)
     step.ranking = step.open.double().sort(dim=1, descending=True, stable=True).indices
     step.rates = tokens_per_step.rates(step.number % most[0])
     if (taken := tokens_per_step.num_to_unmask(step)).dtype == torch.bool:
-        is_tensor(taken, "which positions", torch.bool, step.open.shape)
+        is_tensor(taken, "positions to unmask", torch.bool, step.open.shape)
     else:
-        is_tensor(taken, "how many, one number a row", torch.int64, step.rows.shape)
+        is_tensor(taken, "number of tokens to unmask, one per row", torch.int64, step.rows.shape)
     number = (taken & step.open).sum(1) if taken.dtype == torch.bool else taken
     known = tokens_per_step.needs <= {"log_probs", "history"}
     assert not (tokens_per_step.needs and known) or bool((number >= 1).all()), (
-        "tokens per step with `needs` takes at least one per row; set needs = frozenset() if it does not read them"
+        "num_to_unmask() with `needs` must unmask at least one token per row; "
+        "set needs = frozenset() if it does not read them"
     )
     _holds_in_a_sampler(tokens_per_step.needs, {"log_probs", "history"}, examples, tokens_per_step=tokens_per_step)
 
 
 def check_remasking(remasking: Remasking, examples: int = 20) -> None:
-    """Check the contract of remasking, and what holds for every sampler, for one with it."""
+    """Check the contract of remasking, and the contract of a sampler with it."""
     step = example_step(remasking.needs)
     step.fresh = torch.zeros_like(step.open)
     rate = torch.as_tensor(remasking.rate(step))
-    assert bool(((rate >= 0) & (rate <= 1)).all()), "a rate is a share"
-    is_tensor(remasking(step), "what is hidden", torch.bool, step.open.shape)
+    assert bool(((rate >= 0) & (rate <= 1)).all()), "a rate must be in [0, 1]"
+    is_tensor(remasking(step), "hidden positions", torch.bool, step.open.shape)
     _holds_in_a_sampler(remasking.needs, {"confidence", "rescored"}, examples, remasking=remasking)
 
 
 def check_stopping_rule(stop: StoppingRule, examples: int = 20) -> None:
-    """Check the contract of a stop, and what holds for every sampler, for one with it."""
+    """Check the contract of a stopping rule, and the contract of a sampler with it."""
     step = example_step(stop.needs)
     stopped = stop(step)
-    is_tensor(stopped, "which rows are finished", torch.bool, step.rows.shape)
-    assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped; set active = True"
+    is_tensor(stopped, "finished rows", torch.bool, step.rows.shape)
+    assert stop.active or not bool(stopped.any()), "a stopping rule with active = False stopped; set active = True"
     _holds_in_a_sampler(stop.needs, {"log_probs", "history"}, examples, stopping_rule=stop)
 
 
 def check_token_sampling(draw: TokenSampling, examples: int = 20) -> None:
-    """Check `token_sampling`: a function of key and distribution that never samples a token of probability 0."""
+    """Check the contract of `token_sampling`: a function of key and distribution, and of a sampler with it."""
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
 
@@ -258,25 +261,29 @@ def check_token_sampling(draw: TokenSampling, examples: int = 20) -> None:
         log_probs = logits.masked_fill(excluded, -torch.inf).log_softmax(-1)
         drawn = draw(log_probs, keys, step, rows)
         is_tensor(drawn, "one token per distribution", torch.int64, keys.shape)
-        assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token without probability was drawn"
-        assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), "a draw depends on its batch"
+        assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token of probability 0 was sampled"
+        assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), (
+            "a sampled token depends on the rest of the batch"
+        )
         _holds_frequencies(draw, log_probs[0], step, seed)
 
     _holds_in_a_sampler(draw.needs, {"history"}, examples, token_sampling=draw)
 
 
 def _holds_frequencies(draw: TokenSampling, log_probs: Tensor, step: Step, seed: int) -> None:
-    """Check that a draw draws from what it says, for one distribution [V]: within six standard errors and six."""
+    """Check that sampled tokens follow `log_prob` for one distribution [V], within six standard errors plus six."""
     V, number = len(log_probs), torch.arange(512)
     counts = draw(log_probs.expand(512, V), fold(number, seed), step, 0 * number).bincount(minlength=V)
     said = draw.log_prob(number[:V], log_probs.expand(V, V), step, 0 * number[:V]).exp()
-    assert abs(float(said.sum()) - 1) < 1e-9, "what is drawn from does not sum to 1"
+    assert abs(float(said.sum()) - 1) < 1e-9, "the probabilities of log_prob() must sum to 1"
     spread = (512 * said * (1 - said)).clamp(min=0).sqrt()
-    assert bool(((counts - 512 * said).abs() <= 6 * spread + 6).all()), "a draw is not from what it says"
+    assert bool(((counts - 512 * said).abs() <= 6 * spread + 6).all()), (
+        "sampled tokens must follow the distribution of log_prob()"
+    )
 
 
 def _holds_in_a_sampler(needs: frozenset[str], available: set[str], examples: int, **part: Any) -> None:
-    """Check that a part needs what a step has for its kind, and a sampler with it."""
+    """Check that `needs` has only fields that a step provides for this kind, and the contract of a sampler."""
     assert needs <= available, f"unknown needs: {', '.join(sorted(needs - available))}"
     check_sampler(assemble(**part), examples)
     check_policy(assemble(**part), examples)

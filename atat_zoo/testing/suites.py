@@ -1,4 +1,4 @@
-"""Which module of the conformance suite checks what."""
+"""The modules of the conformance suite, by the contracts that they check."""
 
 _CHECKED = {
     "guidance_checks": "classifier guidance",

@@ -1,4 +1,4 @@
-"""Checks of tasks, on a model that was never trained."""
+"""Checks of tasks, on an untrained model."""
 
 import json
 import math
@@ -23,17 +23,17 @@ from atat_zoo.testing.component_examples import written
 
 
 def check_task(task: Any, run: Path | None = None) -> None:
-    """Check the contract of a task whose files are there: the same scores of the same items, in any batches.
+    """Check the contract of a task whose files exist: the same scores for the same items in any batch size.
 
-    `run` is the folder of the run that is measured; that of a small one with random weights when None.
+    `run` is the folder of the evaluated run (default: a small run with random weights).
     """
-    assert Task in task.__class__.__mro__, "a task inherits from atat_zoo.evaluation.tasks.Task"
+    assert Task in task.__class__.__mro__, "a task must inherit from atat_zoo.evaluation.tasks.Task"
     with tempfile.TemporaryDirectory() as folder:
         _check(task, run or small_run(Path(folder), dialogues=task.reads_dialogues))
 
 
 def small_run(folder: Path, *, dialogues: bool = False) -> Path:
-    """Write a run folder as a training leaves it, with random weights: texts of 32 bytes, and return its path."""
+    """Write the folder of a run with random weights and sequences of 32 bytes, and return its path."""
     shards = {"lanes": 2, "sequences_per_member": 8, "sequences_per_shard": 64}
     table: dict[str, Any] = {
         "name": "small",
@@ -67,31 +67,35 @@ def small_run(folder: Path, *, dialogues: bool = False) -> Path:
 def _check(task: Any, run: Path) -> None:
     model = Model.from_run(run)
     require([task], model.experiment)
-    assert title(task).startswith(task.name), "a title begins with the name"
+    assert title(task).startswith(task.name), "a title must begin with the task's name"
     inputs = json.dumps(task.inputs(model.experiment), sort_keys=True)
     before = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
     told: list[tuple[int, int]] = []
     torch.manual_seed(1)
     scores = task.measure(model, run, seed=3, progress=lambda done, total: told.append((done, total)))
-    assert isinstance(scores, Mapping), "measure() returns the scores by name"
+    assert isinstance(scores, Mapping), "measure() must return a dict of scores by name"
     scores = {name: score for name, score in scores.items() if not isinstance(score, str)}
-    assert scores, "a task has a score"
+    assert scores, "measure() must return at least one score"
     for name, score in scores.items():
         _check_score(name, score)
-    assert all(isinstance(note, str) for note in task.notes(model)), "notes are texts"
-    assert told == sorted(told), f"progress goes forward: {told}"
-    assert all(0 <= done <= total for done, total in told), f"no more is done than there is to do: {told}"
-    assert not told or told[-1][0] == told[-1][1], f"in the end all is done: {told[-1]}"
+    assert all(isinstance(note, str) for note in task.notes(model)), "notes must be str"
+    assert told == sorted(told), f"progress must not go back: {told}"
+    assert all(0 <= done <= total for done, total in told), f"progress must not exceed its total: {told}"
+    assert not told or told[-1][0] == told[-1][1], f"progress must end at its total: {told[-1]}"
     after = model.module.state_dict()
-    assert all(torch.equal(before[name], tensor) for name, tensor in after.items()), "the weights stay as they are"
-    assert not model.module.training, "the model stays in evaluation mode"
-    assert json.dumps(task.inputs(model.experiment), sort_keys=True) == inputs, "inputs() says the same again"
+    assert all(torch.equal(before[name], tensor) for name, tensor in after.items()), (
+        "measure() must not change the weights"
+    )
+    assert not model.module.training, "measure() must leave the model in evaluation mode"
+    assert json.dumps(task.inputs(model.experiment), sort_keys=True) == inputs, (
+        "inputs() must return the same each time"
+    )
     evaluation: Any = model.experiment.evaluation
     experiment = attrs.evolve(model.experiment, evaluation=attrs.evolve(evaluation, batch_size=3))
     torch.manual_seed(2)
     for promise, other in (
-        ("with the same seed it finds the same", model),
-        ("in batches of another size it finds the same", attrs.evolve(model, experiment=experiment)),
+        ("the same seed must give the same scores", model),
+        ("another batch size must give the same scores", attrs.evolve(model, experiment=experiment)),
     ):
         again = task.measure(other, run, seed=3)
         assert [name for name, score in again.items() if not isinstance(score, str)] == list(scores), promise
@@ -104,14 +108,14 @@ def _check(task: Any, run: Path) -> None:
 
 
 def _check_score(name: Any, score: Any) -> None:
-    assert isinstance(name, str), f"a score has a name that is a text, not {name!r}"
-    assert name, "a score has a name"
+    assert isinstance(name, str), f"the name of a score must be a str, not {name!r}"
+    assert name, "the name of a score must not be empty"
     assert isinstance(score, Score), (
-        f"{name}: a score is an atat_zoo.evaluation.results.task_results.Score, as `Score.over` returns one"
+        f"{name}: a score must be an atat_zoo.evaluation.results.task_results.Score, as `Score.over` returns one"
     )
-    assert score.quantity, f"{name}: a score says what it is"
-    assert math.isfinite(score.value), f"{name}: a score is a number, not {score.value}"
-    assert score.stderr is None or score.stderr >= 0, f"{name}: a standard error is not negative: {score.stderr}"
-    assert score.items > 0, f"{name}: a score is of at least one item"
+    assert score.quantity, f"{name}: a score must name its quantity"
+    assert math.isfinite(score.value), f"{name}: a score must be finite, not {score.value}"
+    assert score.stderr is None or score.stderr >= 0, f"{name}: a standard error must not be negative: {score.stderr}"
+    assert score.items > 0, f"{name}: a score must have at least one item"
     if score.of:
-        assert len(score.sums) == len(score.weights) == score.items, f"{name}: each item has a sum and a weight"
+        assert len(score.sums) == len(score.weights) == score.items, f"{name}: each item must have a sum and a weight"

@@ -20,7 +20,7 @@ ENTROPY = 1.910914
 
 
 class FunctionDenoiser(Denoiser):
-    """A denoiser of a function of tokens, t and where, with any of the facts of `Denoiser`, and an importance."""
+    """A denoiser that calls a function of tokens, t and where, with optional attributes and importance."""
 
     def __init__(self, function: Callable[..., Tensor], mask_id: int, *, importance: Any = None, **facts: Any) -> None:
         self.function, self.mask_id, self.weigh = function, mask_id, importance
@@ -30,7 +30,7 @@ class FunctionDenoiser(Denoiser):
             setattr(self, name, fact)
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return the result of the function; see `Denoiser`."""
+        """Return the function's result; see `Denoiser`."""
         return self.function(tokens, t, where)
 
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
@@ -46,7 +46,7 @@ class Joint:
     denoiser: Denoiser  #: the exact p(x_i | z)
 
     def __init__(self, weights: Tensor | list[float], length: int, vocabulary_size: int) -> None:
-        """Normalise `weights` [S], one for each sequence: 0…00, 0…01, … in base V."""
+        """Normalise `weights` [S], one per sequence in the order 0…00, 0…01, … in base V."""
         self.length, self.vocabulary_size, self.mask_id = length, vocabulary_size, vocabulary_size
         weights = torch.as_tensor(weights, dtype=torch.float64)
         self.states = torch.tensor(list(itertools.product(range(vocabulary_size), repeat=length)), dtype=torch.int64)
@@ -61,7 +61,7 @@ class Joint:
         return float(torch.special.entr(self.p).sum())
 
     def index(self, tokens: Tensor) -> Tensor:
-        """Return the number of each sequence among the states, int64 [B], from int64 [B, L]."""
+        """Return the index of each sequence among the states, int64 [B], from int64 [B, L]."""
         place = torch.tensor([self.vocabulary_size**i for i in range(self.length - 1, -1, -1)])
         return (tokens.cpu() * place).sum(-1)
 
@@ -85,11 +85,11 @@ def toy() -> Joint:
 
 
 class ExactBackbone(nn.Module):
-    """A backbone that knows a joint: its hidden states are log p(x_i | what the attention lets position i see).
+    """A backbone that knows a joint: its hidden states are log p(x_i | the tokens that position i attends to).
 
-    D = V and the head is the identity; everything is float64. To the logits it adds `shift`, log V by default, which
-    is what an objective of ratios takes off. If `shifted`, position i reads the token before it, or a mask for none;
-    under `"causal"` attention it always does.
+    D = V, the head is the identity, and all tensors are float64. `shift` (default: log V) is added to the logits,
+    because objectives of ratios subtract it. With `shifted`, and always with causal attention, position i reads the
+    previous token, or a mask at the first position.
     """
 
     reads_time = False
@@ -124,7 +124,7 @@ class ExactBackbone(nn.Module):
 
 
 class Hashed(FunctionDenoiser):
-    """An arbitrary denoiser: every log-probability is a hash of all of the row's z, the position and the token.
+    """A denoiser whose log-probabilities are a hash of the row's z, the position and the token.
 
     It changes wherever z changes, works for any V and L, and gives a row the same numbers in any batch, so that any
     leak between rows shows. It counts its `calls`, the rows in them (`evaluated`) and the positions (`asked`).
@@ -139,9 +139,9 @@ class Hashed(FunctionDenoiser):
         self.calls = self.evaluated = self.asked = 0
 
     def hashed(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return log-probabilities, float64 [N, V]; refuses to be asked at a visible position."""
+        """Return log-probabilities, float64 [N, V]; raise ValueError for a visible position."""
         if not bool((tokens == self.mask_id)[where].all()):
-            raise ValueError("the denoiser is asked at a position that is not masked")
+            raise ValueError("the denoiser was called at a position that is not masked")
         self.calls += 1
         self.evaluated += len(tokens)
         self.asked += len(pairs(where)[0])
@@ -156,19 +156,19 @@ class Hashed(FunctionDenoiser):
         return logits.log_softmax(-1)
 
     def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return the same, and reverse log-weights computed from it; see `Denoiser`."""
+        """Return log-probabilities, and reverse log-weights computed from them; see `Denoiser`."""
         log_probs = self(tokens, t, where)
         return log_probs, -log_probs[:, 0]
 
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        """Return the same, and the log-probability of visible tokens by the same hash; see `Denoiser`."""
+        """Return log-probabilities, and those of the visible tokens by the same hash; see `Denoiser`."""
         if bool((tokens == self.mask_id)[visible].any()):
-            raise ValueError("the denoiser is asked for the probability of a mask")
+            raise ValueError("the denoiser was called for the probability of a mask")
         log_probs = self(tokens, t, where)
         return log_probs, self._hashed(tokens, visible).gather(1, tokens[visible].unsqueeze(1)).squeeze(1)
 
 
 def hashed_importance(tokens: Tensor, masked: Tensor) -> Tensor:
-    """Return an importance estimator, an arbitrary one: a hash of token and position, float32 [B, L]."""
+    """Return an arbitrary importance, float32 [B, L]: a hash of token and position."""
     position = torch.arange(tokens.shape[1], device=tokens.device)
     return to_unit(fold(fold(tokens, 1), position))

@@ -37,7 +37,7 @@ class Bowl(nn.Module):
 
 
 def step(model: Bowl, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
-    """Make optimizer steps, with the gradients cleared inside the closure, as a trainer may."""
+    """Make optimizer steps with a closure that clears the gradients, as some trainers do."""
 
     def closure() -> float:
         optimizer.zero_grad()
@@ -50,7 +50,7 @@ def step(model: Bowl, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
 
 
 def check_optimizer(optimizer: Any, examples: int = 20) -> None:
-    """Check the contract of an optimizer: the parameters that it steps, a falling loss, and a state that continues."""
+    """Check the contract of an optimizer: its parameter groups, a falling loss, and resuming from its state."""
     installed(optimizer)
 
     @for_examples(examples, seed=st.integers(0, 2**32 - 1))
@@ -59,15 +59,19 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
         model.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
         made = optimizer.build(model)
         listed = [p for group in made.param_groups for p in group["params"]]
-        assert len(listed) == len({id(p) for p in listed}), "a parameter is in one group"
-        assert all(p.requires_grad for p in listed), "a frozen parameter is in no group"
-        assert {id(p) for p in listed} == {id(p) for p in model.linear.parameters()}, "every parameter is in a group"
-        assert all(group["lr"] > 0 for group in made.param_groups), "the learning rate of a group is its peak"
+        assert len(listed) == len({id(p) for p in listed}), "a parameter must be in one group only"
+        assert all(p.requires_grad for p in listed), "a frozen parameter must not be in a group"
+        assert {id(p) for p in listed} == {id(p) for p in model.linear.parameters()}, (
+            "every trained parameter must be in a group"
+        )
+        assert all(group["lr"] > 0 for group in made.param_groups), "the learning rate of a group must be its peak"
         before = [p.detach().clone() for p in listed]
         first = float(model().detach())
         step(model, made, 20)
-        assert all(not torch.equal(a, b) for a, b in zip(before, listed, strict=True)), "every parameter moves"
-        assert float(model().detach()) < first, "it lowers a convex loss in 20 steps"
+        assert all(not torch.equal(a, b) for a, b in zip(before, listed, strict=True)), (
+            "every parameter must change in a step"
+        )
+        assert float(model().detach()) < first, "the optimizer must lower a convex loss in 20 steps"
 
         resumed = copy.deepcopy(model)
         other = optimizer.build(resumed)
@@ -75,7 +79,9 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
         step(model, made, 3)
         step(resumed, other, 3)
         for name, parameter in model.named_parameters():
-            assert torch.equal(parameter, resumed.get_parameter(name)), "state_dict continues bit for bit"
+            assert torch.equal(parameter, resumed.get_parameter(name)), (
+                "state_dict must restore the optimizer bit for bit"
+            )
 
         straight, turned = Bowl(seed), Bowl(seed)
         turned.linear._parameters = dict(reversed(turned.linear._parameters.items()))
@@ -83,30 +89,30 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
             step(network, optimizer.build(network), 3)
         for name, parameter in straight.named_parameters():
             same = torch.equal(parameter, turned.get_parameter(name))
-            assert same, f"{name} moves alike whatever the order of the parameters"
+            assert same, f"{name} must change the same in any order of the parameters"
 
 
 def check_schedule(schedule: Any, examples: int = 10) -> None:
-    """Check the contract of a schedule: every group's rate is from 0 to its peak, and its state continues exactly."""
+    """Check the contract of a schedule: learning rates between 0 and each group's peak, and exact resuming."""
     installed(schedule)
 
     @for_examples(examples, steps=st.integers(1, 60), cut=st.integers(0, 60))
     def holds(steps: int, cut: int) -> None:
         rates, _ = _rates(schedule, steps)
         for at, (rate, quarter) in enumerate(rates):
-            assert math.isfinite(rate), f"the rate is finite at step {at} of {steps}"
-            assert rate >= 0, f"the rate is not negative at step {at} of {steps}"
-            assert rate <= 1 + 1e-9, f"the rate is at most its peak at step {at} of {steps}"
-            assert math.isclose(quarter, rate / 4, rel_tol=1e-9), "every group has the same share of its peak"
-        assert any(rate > 0 for rate, _ in rates[:-1]), "some step of the training has a rate above 0"
+            assert math.isfinite(rate), f"the learning rate must be finite at step {at} of {steps}"
+            assert rate >= 0, f"the learning rate must not be negative at step {at} of {steps}"
+            assert rate <= 1 + 1e-9, f"the learning rate must be at most its peak at step {at} of {steps}"
+            assert math.isclose(quarter, rate / 4, rel_tol=1e-9), "every group must have the same share of its peak"
+        assert any(rate > 0 for rate, _ in rates[:-1]), "some training step must have a learning rate above 0"
         cut = min(cut, steps)
         _, state = _rates(schedule, steps, to=cut)
         continued, _ = _rates(schedule, steps, state=state)
-        assert continued == rates[cut:], "state_dict continues exactly"
+        assert continued == rates[cut:], "state_dict must restore the schedule exactly"
 
 
 def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) -> tuple[list[list[float]], Any]:
-    """Return the rates of two groups, peaks 1 and 1/4, at every step from that of `state` to `to`, and the state."""
+    """Return the learning rates of two groups (peaks 1 and 1/4) at each step from `state` to `to`, and the state."""
     groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.25)]
     optimizer = torch.optim.SGD(groups)
     made = schedule.build(optimizer, steps)
@@ -122,7 +128,7 @@ def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) 
 
 
 def check_logger(logger: Any) -> None:
-    """Check the contract of a logger: it takes curves and closes, and a continued run keeps the earlier log."""
+    """Check the contract of a logger: it logs metrics and closes, and a resumed run keeps the earlier log."""
     installed(logger)
     # Nothing is sent to a server.
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
@@ -131,29 +137,29 @@ def check_logger(logger: Any) -> None:
             _train(loggers=[logger.build(Path(name))])
             after = _contents(Path(name))
             for path, content in before.items():
-                assert after.get(path, b"").startswith(content), "a run that is continued leaves what was logged before"
+                assert after.get(path, b"").startswith(content), "a resumed run must keep the earlier log"
 
 
 def check_callback(callback: Any) -> None:
-    """Check the contract of a callback: a training runs with it, and a checkpoint restores its state."""
+    """Check the contract of a callback: training runs with it, and a checkpoint restores its state."""
     installed(callback)
     made = callback.build()
-    assert torch.equal(_train((made,)), _train()), "a callback does not change what is learned"
+    assert torch.equal(_train((made,)), _train()), "a callback must not change the trained weights"
     other = callback.build()
     other.load_state_dict(copy.deepcopy(made.state_dict()))
     _train((other,))
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """Check the contract of an algorithm: a training with it gives finite weights, and the same ones twice."""
+    """Check the contract of an algorithm: training with it gives finite weights, the same ones each time."""
     installed(algorithm)
     one, two = (_train(algorithms=[algorithm.build()]) for _ in range(2))
-    assert bool(one.isfinite().all()), "the weights stay finite"
-    assert torch.equal(one, two), "two trainings with one seed end with the same weights"
+    assert bool(one.isfinite().all()), "the trained weights must be finite"
+    assert torch.equal(one, two), "two training runs with one seed must give the same weights"
 
 
 def installed(part: Any) -> None:
-    """Skip a check of a part whose package is not installed."""
+    """Skip the check of a component whose package is not installed."""
     package = getattr(part, "package", None)
     if package and find_spec(package[0]) is None:
         raise unittest.SkipTest(f"needs {package[1]}")
@@ -166,7 +172,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _train(callbacks: tuple[Any, ...] = (), **parts: Any) -> torch.Tensor:
-    """Train a bowl for 4 steps under Composer, with curves to log, and return its weights."""
+    """Train a `Bowl` for 4 steps with Composer, log metrics, and return its weights."""
     from composer import Callback, Trainer
     from composer.models import ComposerModel
 

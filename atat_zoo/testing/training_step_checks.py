@@ -1,4 +1,4 @@
-"""Checks of the parts of a training step, which are functions of tensors: from the noise to the estimators."""
+"""Checks of the components of a training step, from the noise schedule to the importance estimator."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,7 +36,7 @@ _ENOUGH = 0.005
 
 
 def check_noise(noise: Any, examples: int = 50) -> None:
-    """Check the contract of a schedule: α falls in [0, 1], the weight is −α'/(1 − α), time_at inverts the rate."""
+    """Check the contract of a noise schedule: α falls within [0, 1], weight is −α'/(1 − α), time_at inverts 1 − α."""
 
     @for_examples(examples, seed=st.integers(0, 2**32 - 1))
     def holds_shape(seed: int) -> None:
@@ -45,8 +45,8 @@ def check_noise(noise: Any, examples: int = 50) -> None:
         for dtype in (torch.float64, torch.float32):
             alpha = noise.alpha(t.to(dtype))
             is_tensor(alpha, "α", dtype, t.shape)
-            holds((alpha >= 0) & (alpha <= 1), "α is in [0, 1]")
-            holds(alpha.diff() <= 4 * torch.finfo(dtype).eps, "α does not rise, beyond the rounding of its precision")
+            holds((alpha >= 0) & (alpha <= 1), "α must be in [0, 1]")
+            holds(alpha.diff() <= 4 * torch.finfo(dtype).eps, "α must not rise by more than rounding error")
         # Short of 1, where α may be clamped: at its bound a clamp has slope 1 in torch 2.7, and 0 in 2.15.
         inner = t[t > 0].clamp(max=1 - 1e-9).requires_grad_()
         alpha = noise.alpha(inner)
@@ -56,7 +56,7 @@ def check_noise(noise: Any, examples: int = 50) -> None:
         weight = noise.weight(inner).detach()[precise]
         wanted = (-slope / (1 - alpha)).detach()[precise]
         # Relative to 1 + the weight: it grows without bound towards t = 0, and may vanish at t = 1.
-        close((weight - wanted) / (1 + wanted), torch.zeros_like(wanted), 1e-6, "the weight is −α'/(1 − α)")
+        close((weight - wanted) / (1 + wanted), torch.zeros_like(wanted), 1e-6, "the weight must be −α'/(1 − α)")
 
     @for_examples(examples, share=st.lists(st.floats(0, 1), min_size=1, max_size=20))
     def holds_inverse(share: list[float]) -> None:
@@ -65,21 +65,28 @@ def check_noise(noise: Any, examples: int = 50) -> None:
             rate = (ends[0] + torch.tensor(share, dtype=torch.float64) * (ends[1] - ends[0])).to(dtype)
             t = noise.time_at(rate)
             is_tensor(t, "the time", dtype, rate.shape)
-            holds((t >= 0) & (t <= 1), "the time is in [0, 1]")
-            close(1 - noise.alpha(t), rate, 1e-6, "at time_at(rate) the mask rate is the rate")
+            holds((t >= 0) & (t <= 1), "the time must be in [0, 1]")
+            close(1 - noise.alpha(t), rate, 1e-6, "1 − α(time_at(rate)) must be the rate")
         outside = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        close(1 - noise.alpha(noise.time_at(outside)), ends, 1e-6, "rates outside the range go to its ends")
-        assert noise.complete == (ends.tolist() == [0.0, 1.0]), "`complete` says whether α goes from 1 to 0"
+        close(1 - noise.alpha(noise.time_at(outside)), ends, 1e-6, "time_at() must clamp rates outside the range")
+        assert noise.complete == (ends.tolist() == [0.0, 1.0]), (
+            "`complete` must be True if α falls from 1 to 0, else False"
+        )
 
 
 def check_uncertainty(metric: Any, examples: int = 50) -> None:
-    """Check the contract of a metric: 0 for one token, 1 if uniform, invariant to permutations and to a constant."""
+    """Check the contract of an uncertainty: 0 if certain, 1 if uniform, invariant to permutations and constants."""
     for size in (2, 7, 50_000):
-        close(metric(torch.zeros(2, size)), torch.ones(2), 1e-5, f"all {size} tokens alike: the uncertainty is 1")
+        close(
+            metric(torch.zeros(2, size)),
+            torch.ones(2),
+            1e-5,
+            f"with {size} equally likely tokens the uncertainty must be 1",
+        )
         sure = torch.zeros(2, size).index_fill(-1, torch.tensor([1]), 1e4)
-        close(metric(sure), torch.zeros(2), 1e-6, f"one of {size} tokens sure: the uncertainty is 0")
+        close(metric(sure), torch.zeros(2), 1e-6, f"with one of {size} tokens certain the uncertainty must be 0")
         only = torch.full((2, size), -torch.inf).index_fill(-1, torch.tensor([1]), 0.0)
-        close(metric(only), torch.zeros(2), 0, f"{size - 1} of {size} tokens excluded: the uncertainty is 0")
+        close(metric(only), torch.zeros(2), 0, f"with {size - 1} of {size} tokens excluded the uncertainty must be 0")
 
     spreads, dtypes = st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]), st.sampled_from(sorted(DTYPES))
     sizes = st.sampled_from([1, 2, 3, 50, 1000])
@@ -90,24 +97,26 @@ def check_uncertainty(metric: Any, examples: int = 50) -> None:
         logits = (torch.randn(3, 4, size, generator=draw) * spread).to(DTYPES[dtype])
         value = called(metric, {"logits": logits})
         is_tensor(value, "an uncertainty", torch.float32, (3, 4))
-        holds((value >= 0) & (value <= 1), "an uncertainty is in [0, 1]")
+        holds((value >= 0) & (value <= 1), "an uncertainty must be in [0, 1]")
         if size == 1:
-            holds(value == 0, "a single token leaves nothing open")
+            holds(value == 0, "with one token the uncertainty must be 0")
         order = torch.randperm(size, generator=draw)
-        close(metric(logits[..., order]), value, 1e-5, "permuting the vocabulary changes nothing")
+        close(metric(logits[..., order]), value, 1e-5, "permuting the vocabulary must not change the uncertainty")
         # In float64, where the sum is accurate; in bfloat16 rounding would change the logits.
         shifted = metric(logits.double() + 7.25)
-        close(shifted, metric(logits.double()), 1e-6, "adding a constant changes nothing")
+        close(shifted, metric(logits.double()), 1e-6, "adding a constant to the logits must not change the uncertainty")
         hidden = torch.full((3, 4, 5), -torch.inf, dtype=logits.dtype)
-        close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "logits of −∞ do not count in V")
+        close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "tokens with logit −∞ must not count in V")
 
 
 def check_mask_rates(rates: Any, examples: int = 20) -> None:
-    """Check the contract of rates: a function of u with the noise's times, and weights of the density that is drawn.
+    """Check the contract of mask rates: a function of u, with the noise schedule's times and importance weights.
 
-    The last is tested by what it is for: with its weight, the mean over the draws is the one over uniform rates.
+    The weights must make the mean over sampled rates equal to the mean over uniform rates.
     """
-    assert isinstance(getattr(rates, "finite_variance", None), bool), "`finite_variance` states whether ∫ 1/f is finite"
+    assert isinstance(getattr(rates, "finite_variance", None), bool), (
+        "`finite_variance` must be True if ∫ 1/f is finite, else False"
+    )
 
     schedules = st.sampled_from(["linear", "cosine", "polynomial"])
 
@@ -134,34 +143,34 @@ def _levels(ready: Any, u: Tensor, noise: Any, progress: float) -> NoiseLevels:
 def _holds_shapes(ready: Any, levels: NoiseLevels, u: Tensor, noise: Any, progress: float) -> None:
     for name in ("t", "rate", "weight"):
         is_tensor(getattr(levels, name), name, torch.float32, u.shape)
-    holds((levels.rate >= 0) & (levels.rate <= 1), "a rate is in [0, 1]")
-    holds((levels.t >= 0) & (levels.t <= 1), "a time is in [0, 1]")
-    holds((levels.weight > 0) & levels.weight.isfinite(), "weights are positive and finite")
-    close(1 - noise.alpha(levels.t), levels.rate, 1e-6, "at its time the noise has the rate")
+    holds((levels.rate >= 0) & (levels.rate <= 1), "a rate must be in [0, 1]")
+    holds((levels.t >= 0) & (levels.t <= 1), "a time must be in [0, 1]")
+    holds((levels.weight > 0) & levels.weight.isfinite(), "weights must be positive and finite")
+    close(1 - noise.alpha(levels.t), levels.rate, 1e-6, "1 − α(t) must be the rate")
     some = slice(5, 4101)
     by_block = _levels(ready, u[some].view(-1, 4), noise, progress)
     for name in ("t", "rate", "weight"):
-        promise = f"{name} is a function of u, row by row and block by block"
+        promise = f"{name} must be a function of u, row by row and block by block"
         close(getattr(by_block, name).flatten(), getattr(levels, name)[some], 0, promise)
     ends = _levels(ready, torch.tensor([2.0**-53, 1.0]), noise, progress)
-    holds((ends.rate >= 0) & (ends.rate <= 1), "a rate is in [0, 1], also of the smallest and the largest u")
+    holds((ends.rate >= 0) & (ends.rate <= 1), "a rate must be in [0, 1], also for the smallest and the largest u")
 
 
 def _holds_weights(levels: NoiseLevels, finite_variance: bool) -> None:
-    """Check that the mean of r·weight over the draws in an interval of rates is its length, as 1/f has it."""
+    """Check that the mean of r·weight over sampled rates in an interval is the interval's length, as for 1/f."""
     rate = levels.rate.double()
     place = (rate * _INTERVALS).ceil().long().sub(1).clamp(0, _INTERVALS - 1)
     share = torch.bincount(place, minlength=_INTERVALS) / _POINTS
     length = torch.zeros(_INTERVALS, dtype=torch.float64).index_add(0, place, rate * levels.weight.double()) / _POINTS
     enough = share >= _ENOUGH
-    promise = "weights are 1/(r·f(r)), so that rates count as if they were uniform"
+    promise = "weights must be 1/(r·f(r)), which makes the weighted rates uniform"
     close(length[enough] * _INTERVALS, torch.ones(int(enough.sum())), 0.02, promise)
     if finite_variance:
-        close(length.sum(), torch.ones(()), 0.02, f"with finite variance every rate occurs; {promise}")
+        close(length.sum(), torch.ones(()), 0.02, f"with finite variance every rate must occur; {promise}")
 
 
 def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
-    """Check the contract of a drawing: marginals p, exact at 0 and 1, a function of p and the row's key."""
+    """Check the contract of mask drawing: marginals p, exact at 0 and 1, as a function of p and the row's key."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_keys(drawn: Rows, seed: int) -> None:
@@ -169,9 +178,9 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
         keys = sequence_keys(seed, "mask", torch.arange(p.shape[0]))
         mask = called(drawing, {"p": p, "keys": keys})
         is_tensor(mask, "a mask", torch.bool, p.shape)
-        holds(~mask[p == 0], "p = 0 is never masked")
-        holds(mask[p == 1], "p = 1 is always masked")
-        holds(drawing(p[2:3], keys[2:3]) == mask[2:3], "a row does not depend on the others of its batch")
+        holds(~mask[p == 0], "a token with p = 0 must never be masked")
+        holds(mask[p == 1], "a token with p = 1 must always be masked")
+        holds(drawing(p[2:3], keys[2:3]) == mask[2:3], "a row must not depend on the rest of its batch")
 
     @for_examples(max(1, examples // 10), drawn=rows(), seed=st.integers(0, 2**31))
     def holds_marginals(drawn: Rows, seed: int) -> None:
@@ -179,41 +188,44 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
         keys = sequence_keys(seed, "mask", torch.arange(_DRAWN))
         share = drawing(p.expand(_DRAWN, 6).contiguous(), keys).double().mean(0)
         error = (share - p).abs() / (p * (1 - p) / _DRAWN).sqrt().clamp(min=1e-9)
-        holds(error <= 6, "a token is masked with probability p (within 6 standard errors)", error.max())
+        holds(error <= 6, "a token must be masked with probability p (within 6 standard errors)", error.max())
 
 
 def check_position_sets(sets: Any, examples: int = 50) -> None:
-    """Check the contract of position sets: turns 0 … S − 1 of the free positions, a function of these and the key."""
+    """Check the contract of position sets: indices 0 … S − 1 of free positions, as a function of these and the key."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
-    def holds_turns(drawn: Rows, seed: int) -> None:
+    def holds_indices(drawn: Rows, seed: int) -> None:
         free = drawn.maskable
         keys = sequence_keys(seed, "sets", torch.arange(len(free)))
 
         def score(masked: Tensor) -> Tensor:
             return drawn.importance.to(masked.device) * masked
 
-        turns = called(sets.step_indices, {"free": free, "keys": keys, "score": score})
-        is_tensor(turns, "turns", torch.int64, free.shape)
-        holds((turns >= 0) == free, "free positions, and no others, have a turn from 0 on")
-        holds(turns[~free] == -1, "the turn of a position that is not free is -1")
+        indices = called(sets.step_indices, {"free": free, "keys": keys, "score": score})
+        is_tensor(indices, "step indices", torch.int64, free.shape)
+        holds((indices >= 0) == free, "free positions, and no others, must have an index of at least 0")
+        holds(indices[~free] == -1, "the index of a position that is not free must be -1")
         alone = sets.step_indices(free[2:3], keys[2:3], lambda masked: score(masked)[2:3])
-        holds(alone == turns[2:3], "a row does not depend on the others of its batch")
+        holds(alone == indices[2:3], "a row must not depend on the rest of its batch")
         if sets.deterministic:
             holds(
-                sets.step_indices(free, keys + 1, score) == turns,
+                sets.step_indices(free, keys + 1, score) == indices,
                 "deterministic sets do not follow the key; leave out deterministic = True",
             )
-        for row in turns:
+        for row in indices:
             there = row[row >= 0].unique()
-            holds(there == torch.arange(len(there)), "no turn is left out")
+            holds(there == torch.arange(len(there)), "the indices of position sets must not have gaps")
         if sets.ascending:
             begins = free & ~torch.cat([torch.zeros_like(free[:, :1]), free[:, :-1]], 1)
             together = begins.sum(1) <= 1
-            last = turns.amax(1, keepdim=True)
-            steps = (turns == turns.roll(1, 1) + 1) | (turns.roll(1, 1) == last) | ~free
-            right = torch.where(begins, turns == 0, steps).all(1)
-            holds(right | ~together, "ascending turns of neighbours go on by one from 0, and begin anew after the last")
+            last = indices.amax(1, keepdim=True)
+            steps = (indices == indices.roll(1, 1) + 1) | (indices.roll(1, 1) == last) | ~free
+            right = torch.where(begins, indices == 0, steps).all(1)
+            holds(
+                right | ~together,
+                "with ascending = True, indices of neighbours must rise by 1 from 0 and restart after the last",
+            )
 
 
 def check_curriculum(curriculum: Any, examples: int = 50) -> None:
@@ -226,16 +238,18 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
             weigh = ready.weights
             weights = weigh(step, drawn.importance, progress)
             is_tensor(weights, "weights", torch.float32, step.masked.shape)
-            holds((weights > 0) & weights.isfinite(), "weights are positive and finite")
+            holds((weights > 0) & weights.isfinite(), "weights must be positive and finite")
             count = step.maskable.sum(-1)
             mean = (weights.double() * step.maskable).sum(-1) / count.clamp(min=1)
-            close(mean, count > 0, 1e-5, "weights have mean 1 over each row's maskable tokens")
-            assert isinstance(ready.stage(progress) or None, str), "a stage has a name"
+            close(mean, count > 0, 1e-5, "weights must have mean 1 over each row's maskable tokens")
+            assert isinstance(ready.stage(progress) or None, str), "a stage must be None or a name"
             if isinstance(ready, ExponentialWeighting):
                 sure = drawn.importance.round()
                 told = tilt(sure, ready.strength(progress), step.maskable)
                 error = (weigh(step, sure, progress) - told).abs()
-                holds(error <= 1e-5 * told, "importance 1 weighs exp(strength) times importance 0")
+                holds(
+                    error <= 1e-5 * told, "the weight at importance 1 must be exp(strength) times that at importance 0"
+                )
 
     def outcome(ready: Any, drawn: Rows) -> Any:
         return ready.weights(masked_step(drawn)[0], drawn.importance, 0.5)
@@ -244,7 +258,7 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
 
 
 def check_target(target: Any, examples: int = 50) -> None:
-    """Check the contract of a target: in [0, 1], counted at maskable tokens only, row by row."""
+    """Check the contract of an importance target: in [0, 1], counted at maskable tokens only, row by row."""
 
     @for_examples(examples, drawn=rows())
     def holds_range(drawn: Rows) -> None:
@@ -252,10 +266,10 @@ def check_target(target: Any, examples: int = 50) -> None:
         for ready in variants(target, drawn):
             wanted, counted = ready(step, loss)
             is_tensor(wanted, "targets", torch.float32, loss.shape)
-            is_tensor(counted, "where they count", torch.bool, loss.shape)
-            holds((wanted >= 0) & (wanted <= 1), "targets are in [0, 1]")
-            holds(step.maskable[counted], "only maskable tokens count")
-            assert not wanted.requires_grad, "targets carry no gradient"
+            is_tensor(counted, "mask of counted tokens", torch.bool, loss.shape)
+            holds((wanted >= 0) & (wanted <= 1), "targets must be in [0, 1]")
+            holds(step.maskable[counted], "only maskable tokens may count")
+            assert not wanted.requires_grad, "targets must not carry a gradient"
 
     def outcome(ready: Any, drawn: Rows) -> Any:
         drawn.generator.manual_seed(0)  # the same step each time it is asked for
@@ -273,7 +287,7 @@ def check_position_bias(bias: Any, examples: int = 50) -> None:
         for ready in variants(bias, drawn):
             values = ready.values(length)
             is_tensor(values, "a bias", torch.float32, (length,))
-            holds((values >= 0) & (values <= 1), "a bias is in [0, 1]")
+            holds((values >= 0) & (values <= 1), "a bias must be in [0, 1]")
 
     check_adaptive(bias, lambda ready, drawn: ready.values(drawn.importance.shape[-1]), examples)
 
@@ -282,9 +296,9 @@ def check_estimator(estimator: Any, examples: int = 10) -> None:
     """Check the contract of an estimator: importance in [0, 1] per token, row by row, from maskable tokens only."""
     width = 8
     module = built(estimator, length=64, width=width)
-    assert isinstance(module, nn.Module), "an estimator's build returns an nn.Module"
-    assert estimator.reads in ("x", "z"), 'an estimator reads "x" or "z"'
-    assert module.reads == estimator.reads, "its module reads what it says"
+    assert isinstance(module, nn.Module), "an estimator's build must return an nn.Module"
+    assert estimator.reads in ("x", "z"), 'reads must be "x" or "z"'
+    assert module.reads == estimator.reads, "reads of the module and of the estimator must agree"
     module.eval()
     ids = VOCABULARY + (estimator.reads == "z")  # the mask is the last one
     table = torch.randn(ids, width, generator=torch.Generator().manual_seed(0))
@@ -298,19 +312,19 @@ def check_estimator(estimator: Any, examples: int = 10) -> None:
             importance = module(tokens, table[tokens], t, maskable)
             alone = module(tokens[7:8], table[tokens[7:8]], t[7:8], maskable[7:8])
         is_tensor(importance, "importance", torch.float32, shape)
-        holds((importance >= 0) & (importance <= 1), "importance is in [0, 1]")
-        close(importance[7:8], alone, 1e-5, "a row does not depend on the others of its batch")
+        holds((importance >= 0) & (importance <= 1), "importance must be in [0, 1]")
+        close(importance[7:8], alone, 1e-5, "a row must not depend on the rest of its batch")
 
 
 def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: int = 50) -> None:
-    """Check that a part with state implements `StatefulComponent`; others pass.
+    """Check that a component with state implements `StatefulComponent`; other components pass.
 
-    Its statistics add up over micro-batches, asking for them changes nothing, and `state_dict` saves all its state:
-    with it, another part has the same `outcome` for a batch.
+    Its statistics add up over micro-batches, computing them changes no state, and `state_dict` saves the whole state: a
+    component that loads it has the same `outcome` for a batch.
     """
     if not isinstance(built(spec), StatefulComponent):
         return
-    assert isinstance(built(spec), nn.Module), "a part with state is an nn.Module"
+    assert isinstance(built(spec), nn.Module), "a component with state must be an nn.Module"
 
     @for_examples(examples, drawn=rows())
     def holds_state(drawn: Rows) -> None:
@@ -322,18 +336,18 @@ def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: 
             tensors = {name: value for name, value in attrs.asdict(step).items() if value is not None}
             micro_batch = {name: value[some] for name, value in tensors.items()}
             by_rows.append(part.statistics(NoisedBatch(**micro_batch), loss[some]))
-        close(torch.stack(by_rows).sum(0), total, 1e-3, "statistics of micro-batches add up to those of the batch")
+        close(torch.stack(by_rows).sum(0), total, 1e-3, "statistics of micro-batches must add up to those of the batch")
         for name, value in part.state_dict().items():
-            close(value, before[name], 0, f"statistics() leaves {name} alone")
+            close(value, before[name], 0, f"statistics() must not change {name}")
         taught(part, 3, drawn)
         other = built(spec)
         other.load_state_dict(part.state_dict())
-        close(outcome(other, drawn), outcome(part, drawn), 0, "all that is remembered is in state_dict")
-        assert not list(part.parameters()), "what follows the training is a buffer, not a parameter"
+        close(outcome(other, drawn), outcome(part, drawn), 0, "state_dict must hold the whole state")
+        assert not list(part.parameters()), "the state must be in buffers, not in parameters"
 
 
 def variants(spec: Any, drawn: Rows) -> Iterator[Any]:
-    """Yield the part ready for use; one with state also after some steps."""
+    """Yield the built component, and a component with state also after some steps."""
     yield built(spec)
     if isinstance(built(spec), StatefulComponent):
         yield taught(built(spec), 3, drawn)

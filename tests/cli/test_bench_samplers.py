@@ -46,7 +46,7 @@ def test_every_named_sampler_at_every_number_of_steps(bench, root):
 
 def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(bench):
     out = printed(bench, "--num-samples", "2", "--steps", "2", "--sampler", "klass")
-    assert "no judge: name one with --judge" in out
+    assert "no judge: pass --judge" in out
     assert not any(words in out for words in ("perplexity", "as good"))
     # What it is held against is there without being named.
     lines = out.splitlines()
@@ -79,7 +79,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
     assert lines["maskgit"].count("—") == 4
     assert "no policy bound (—): maskgit: it chooses positions by" in out
     assert "5 validation sequences" in out
-    assert "3 orders inside the logarithm" in out
+    assert "3 orders averaged inside the logarithm" in out
     assert "policy" not in bench("--num-samples", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
 
 

@@ -63,7 +63,7 @@ def test_zoo_show_documents_a_part(atat):
         (line,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
         assert all(text in line for text in (parameter["type"], str(parameter["default"]), parameter["help"]))
     assert "(≥ 1e-06, ≤ 1e+09)" in out
-    assert "It has no parameters." in atat("zoo", "show", "masking", "uniform")[1]
+    assert "This component has no parameters." in atat("zoo", "show", "masking", "uniform")[1]
     assert "(required)" in atat("zoo", "show", "corpus", "files")[1]
     shown = json.loads(atat("zoo", "show", "masking", "importance", "--json")[1])
     assert (shown["parameters"], shown["path"], shown["refs"]) == (entry.parameters, entry.path, list(entry.refs))
@@ -85,7 +85,7 @@ def test_a_broken_plugin_is_listed_and_breaks_nothing(install, atat, monkeypatch
     assert [(row["status"], row["parts"]) for row in rows] == [("disabled", [])]
     # All of ours are imported.
     count = sum(len(Zoo.load().names(kind)) for kind in KINDS)
-    assert printed(atat, "zoo", "check") == f"{count} parts of {len(KINDS)} kinds are in order (registry.toml)\n"
+    assert printed(atat, "zoo", "check") == f"{count} components of {len(KINDS)} kinds are valid (registry.toml)\n"
 
 
 def test_zoo_manifest_agrees_with_the_code_and_can_be_written(atat, tmp_path, monkeypatch):
@@ -115,14 +115,14 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
     needs = [("files", "pyarrow", "parquet"), ("files", "zstandard", "zstd")]
     needs += [("lion", "lion_pytorch", "lion"), ("wandb", "wandb", "wandb")]
     assert out.splitlines()[1:] == [
-        f"not here: {name} needs the package {module}; install it with `pip install 'atat-zoo[{extra}]'`"
+        f"missing: {name} needs the package {module}; install it with `pip install 'atat-zoo[{extra}]'`"
         for name, module, extra in needs
     ]
 
 
 def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
     out = printed(atat, "check", experiment('masking = "importance"\nestimator = "frequency"'), "seed=3")
-    assert out.startswith("mine is in order: ")
+    assert out.startswith("mine is valid: ")
     assert "masking importance" in out
     code, out, err = atat("check", experiment("[train]\nsteps = 'x'\nmax_grad_nrom = 1"), "data.length=0")
     assert (code, out) == (2, "")
@@ -149,7 +149,7 @@ def test_resolve_prints_an_experiment(atat, experiment, tmp_path):
         (["zoo", "list", "maskin"], "error: there is no kind named 'maskin'; did you mean 'masking'?"),
         (["check", "nothing.toml"], "error: there is no experiment 'nothing.toml'"),
         (["resolve", "quickstart", "train.steps"], "expected key=value"),
-        (["chek", "x"], "there is no command 'chek'; did you mean 'check'? (there are: zoo, check, "),
+        (["chek", "x"], "unknown command 'chek'; did you mean 'check'? (commands: zoo, check, "),
         (["zoo", "lst"], "No such command 'lst'"),
         (["check"], "Missing argument 'EXPERIMENT'"),
         (["zoo", "list", "--jsn"], "No such option"),

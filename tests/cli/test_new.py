@@ -66,7 +66,7 @@ def test_no_package_needs_torch_to_be_listed_or_is_replaced(written, atat, tmp_p
     zoo = Zoo.load()
     check_imports(zoo.describe(kind, f"my_{kind}").path for kind in written)
     said = refused(atat, "new", "noise", "my-corpus", "--in", str(tmp_path))
-    assert said == "error: atat-zoo-my-corpus is installed here, and would be replaced; choose another name"
+    assert said == "error: the package atat-zoo-my-corpus is already installed; choose another name"
     assert not any(tmp_path.iterdir())
 
 
@@ -119,9 +119,9 @@ def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
     ("words", "said"),
     [
         (("nois", "mine"), "there is no kind named 'nois'; did you mean 'noise'?"),
-        (("noise", "linear"), "atat-zoo has a noise named 'linear'; choose another name"),
-        (("noise", "x" * 31), "at most 30 letters"),
-        (("noise", "mine", "--in", "nowhere"), "--in nowhere: there is no such folder"),
+        (("noise", "linear"), "atat-zoo already has a noise named 'linear'; choose another name"),
+        (("noise", "x" * 31), "at most 30 characters"),
+        (("noise", "mine", "--in", "nowhere"), "--in nowhere: this folder does not exist"),
         (("noise", "taken"), "atat-zoo-taken exists; choose another name"),
         (("experiment", "taken"), "taken.toml exists; choose another name"),
         (("experiment", "a/b"), "name: expected a word that can name a folder"),
@@ -143,7 +143,9 @@ def test_an_experiment_explains_every_parameter_and_is_what_it_says(atat, tmp_pa
     monkeypatch.chdir(tmp_path)
     flags = ("--objective", "mdlm", "--masking", "importance", "--sampler", "{use = 'klass', steps = 9}")
     said = printed(atat, "new", "experiment", "mine", *flags, "train.steps=7")
-    assert "wrote mine.toml with estimator.use=transformer, without which this has no importance to go by" in said
+    assert (
+        "wrote mine.toml with estimator.use=transformer, because this experiment needs an importance estimator" in said
+    )
     assert "atat check mine.toml" in said
     made = load("mine.toml")
     overrides = ["name=mine", "masking=importance", "estimator.use=transformer", "sampler={use='klass',steps=9}"]
@@ -154,7 +156,7 @@ def test_an_experiment_explains_every_parameter_and_is_what_it_says(atat, tmp_pa
         assert KINDS[kind].summary in text
         for name, parameter in zoo.describe(kind, made.parts[kind].name).parameters.items():
             assert any(name in line and line.endswith(f"  # {parameter['help']}") for line in text.splitlines()), name
-    assert "mine is in order" in printed(atat, "check", "mine.toml")
+    assert "mine is valid" in printed(atat, "check", "mine.toml")
 
 
 def test_an_experiment_is_written_by_asking_or_like_another(atat, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from atat_zoo.generation.model import Model
 from tests.cli.terminal import printed
 from tests.evaluation.making import make_run
 
-ONE = "no standard errors, as there is one sequence"
+ONE = "no standard errors, because there is one sequence"
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,10 @@ def test_a_difference_of_one_text_is_not_significant(atat):
     assert math.isfinite(found["nats_per_token"])
     assert (found["low"], found["high"]) == (None, None)
     out = atat("compare", "masked", "left", "--sequences", "1")[1]
-    first = next(line.split() for line in out.splitlines() if line.startswith("left "))
-    assert first[1:5] == ["autoregressive", f"{table['runs'][1]['perplexity']:.2f}", "—", "—"]
+    first = next(line for line in out.splitlines() if line.startswith("left ")).split("  ")
+    first = [cell.strip() for cell in first if cell]
+    assert first[1:3] == ["autoregressive", "left to right, exact"]
+    assert first[3:6] == [f"{table['runs'][1]['perplexity']:.2f}", "—", "—"]
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -82,9 +84,9 @@ def test_a_value_without_an_error_stands_alone(error, said):
 @pytest.mark.parametrize(
     ("errors", "count", "said"),
     [
-        ([math.nan], 1, "no standard errors, as there is one text"),
-        ([0.0], 1, "no standard errors, as there is one text"),
-        ([0.0, 0.0], 8, "± 0, as the texts do not differ"),
+        ([math.nan], 1, "no standard errors, because there is one text"),
+        ([0.0], 1, "no standard errors, because there is one text"),
+        ([0.0, 0.0], 8, "± 0, because the texts do not differ"),
         ([0.0, 0.1], 2, "± one standard error over texts"),
         ([None, 0.1], 2, "± one standard error over texts"),
     ],

@@ -48,7 +48,7 @@ def place(tmp_path, monkeypatch):
 
 
 READS = [
-    ("study study.md --write study.md", "--write study.md: the command reads study.md; name another"),
+    ("study study.md --write study.md", "--write study.md: the command reads study.md; pass another path"),
     ("study study.md --write ./study.md", "--write study.md: the command reads study.md"),
     ("study study.md --write same.md", "--write same.md: the command reads study.md"),
     ("report page.html --out page.html", "--out page.html: the command reads page.html"),
@@ -66,7 +66,8 @@ OF_A_RUN = [
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [*READS, *((line, "belongs to the run {run}; name another one to write") for line in OF_A_RUN)]
+    ("line", "said"),
+    [*READS, *((line, "belongs to the run {run}; pass another path to write to") for line in OF_A_RUN)],
 )
 def test_neither_what_is_read_nor_a_file_of_a_run_is_written(place, atat, line, said):
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}

@@ -58,7 +58,7 @@ def test_a_package_adds_a_command_that_is_imported_when_it_is_used(install, atat
     """It cannot replace one of the core; an unknown one is told those of packages."""
     module = install("words", mine="mine", ls="mine")
     listed = sections(atat)
-    ours = ["ls (not available: atat has this command, too)", "mine Say a word, by whatever it takes."]
+    ours = ["ls (not available: atat also has this command)", "mine Say a word, by whatever it takes."]
     assert listed["Commands of atat-zoo-words"] == ours
     assert [line.split()[0] for line in listed["Commands"]] == list(COMMANDS)
     assert group.list_commands(None) == [*COMMANDS, "mine"]
@@ -69,7 +69,7 @@ def test_a_package_adds_a_command_that_is_imported_when_it_is_used(install, atat
     assert printed(atat, "mine", "--help").startswith("Usage: atat mine [OPTIONS] WORD\n")
     code, out, err = atat("mime")
     assert (code, out) == (2, "")
-    assert err.startswith("Error: there is no command 'mime'; did you mean 'mine'? (there are: zoo, check, ")
+    assert err.startswith("Error: unknown command 'mime'; did you mean 'mine'? (commands: zoo, check, ")
     assert err.endswith(f", bench, {', '.join(sorted(['mine', *PACKAGES]))})\n")
 
 
@@ -82,8 +82,8 @@ def test_a_command_without_a_line_of_help_is_listed_by_its_name(install, atat, r
 def test_two_packages_with_one_command_break_that_command_only(install, atat):
     modules = [install("words", mine="mine", other="mine"), install("more", mine="mine")]
     listed = sections(atat)
-    assert listed["Commands of atat-zoo-more"] == ["mine (not available: atat-zoo-words has this command, too)"]
-    assert listed["Commands of atat-zoo-words"][0] == "mine (not available: atat-zoo-more has this command, too)"
+    assert listed["Commands of atat-zoo-more"] == ["mine (not available: atat-zoo-words also has this command)"]
+    assert listed["Commands of atat-zoo-words"][0] == "mine (not available: atat-zoo-more also has this command)"
     said = refused(atat, "mine", "one")
     assert said == "error: atat mine is offered by atat-zoo-more and atat-zoo-words; uninstall all but one"
     assert not {*modules} & sys.modules.keys()

@@ -157,12 +157,12 @@ def test_what_is_asked_for_is_resolved_once(atat, monkeypatch, words):
 # Mistakes
 
 MISTAKES = [
-    (("sample", "run", "train.steps=3"), "a run is trained already, and takes another sampler or guidance only"),
+    (("sample", "run", "train.steps=3"), "only the sampler and the guidance of a trained run can be changed"),
     (("sample", "run", "--sampler", "ancestrel"), "did you mean 'ancestral'"),
     (("sample", "run", "--prompt", "x" * 17), "prompt and suffix take 17 tokens"),
-    (("sample", "run", "--prompt", "\udcff"), "--prompt is no UTF-8"),
+    (("sample", "run", "--prompt", "\udcff"), "--prompt is not UTF-8"),
     (("sample", "run", "--watch"), "--watch needs a terminal"),
-    (("sample", "run", "--trace", "run"), "--trace run is a folder; name a file"),
+    (("sample", "run", "--trace", "run"), "--trace run is a folder; pass a file"),
     (("sample", "run", "--trace", "run/resolved.toml"), "--trace run/resolved.toml: belongs to the run "),
     (("sample", "run", "--trace", "pipe"), "pipe is a device or a pipe, which cannot be replaced; name a file"),
     (("sample", "unfinished"), "unfinished has no final model yet; finish its training with `atat train --resume"),
@@ -170,13 +170,13 @@ MISTAKES = [
         ("sample", "run", "--sampler", "semi_autoregressive", "--length", str(10**9)),
         "generating 1 sequence of 10000000",
     ),
-    (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was trained on running text; name a run"),
+    (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was trained on running text; pass a run"),
     (("infill", "run"), "TEXT is missing; type one with gaps"),
     (("infill", "run", "none"), "the text has no gap: 'none'"),
-    (("infill", "run", "\udcff[MASK]"), "the text is no UTF-8"),
+    (("infill", "run", "\udcff[MASK]"), "the text is not UTF-8"),
     (("infill", "run", "--file", "nothing.txt"), "nothing.txt cannot be read: No such file or directory"),
     (("infill", "run", "--file", "empty.txt"), "empty.txt is empty; write a text with gaps on each line"),
-    (("infill", "run", "--file", "latin.txt"), "latin.txt is no UTF-8"),
+    (("infill", "run", "--file", "latin.txt"), "latin.txt is not UTF-8"),
     (("infill", "run", "--file", "second.txt"), "text 2 has no gap: 'b'"),
 ]
 
@@ -288,7 +288,7 @@ def test_a_full_disk_under_standard_output_is_one_sentence(atat, monkeypatch):
 
     monkeypatch.setattr("atat_zoo.cli.console.click.echo", echo)
     said = refused(atat, "sample", "run")
-    assert said.startswith("error: what this prints or writes cannot be written: No space left on device")
+    assert said.startswith("error: the output cannot be written: No space left on device")
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_an_error_of_the_system_that_names_no_file_is_one_sentence(atat, monkeyp
         raise error
 
     monkeypatch.setattr("atat_zoo.cli.zoo_command.table", fail)
-    expected = f"error: a file or connection that this uses: {said}; name another one, or mend it\n"
+    expected = f"error: a file or connection: {said}; pass another path or address, or repair this one\n"
     assert atat("zoo", "list") == (2, "", expected)
 
 

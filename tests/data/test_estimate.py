@@ -119,7 +119,7 @@ def test_the_command(tmp_path, monkeypatch, atat):
     assert json.loads(atat(*words, "--dry-run", "--json")[1])["folder"] is None
     assert not list(tmp_path.glob("*/*.slices"))
     code, _, err = atat(*words, "--slice", "1/2", "--join")
-    assert (code, err.startswith("error: --slice and --join: ")) == (2, True)
+    assert (code, err.startswith("error: --slice and --join cannot be combined")) == (2, True)
     assert "the slice 2/2 is in " in atat(*words, "--slice", "2/2")[1]
     code, _, err = atat(*words, "--join")
     assert (code, "slice 1 is missing or not finished" in err) == (2, True)
@@ -127,4 +127,4 @@ def test_the_command(tmp_path, monkeypatch, atat):
     assert "the shards are in " in atat(*words, "--join")[1]
     again = json.loads(atat(*words, "data.root=again", "--json")[1])
     assert again["throughput"]["bytes"] == sum(len(text) for text in TEXTS)
-    assert "MB/s for each core at work" in atat(*words, "data.root=third")[1]
+    assert "MB/s per busy core" in atat(*words, "data.root=third")[1]

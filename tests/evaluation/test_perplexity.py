@@ -223,7 +223,7 @@ def test_what_cannot_be_recorded_is_a_warning_and_in_a_training_an_error(tmp_pat
     found = summed(measured(Known(), *text()))
     (tmp_path / "evaluations").touch()
     with pytest.warns(
-        UnsavedNote, match=r"^this result is not kept in the run: [^;]*\.json cannot be written: File ex"
+        UnsavedNote, match=r"^this result is not saved in the run: [^;]*\.json cannot be written: File ex"
     ):
         found.record(tmp_path)
     with pytest.raises(UserError, match=r"\.json cannot be written: File exists; free some space"):

@@ -268,9 +268,9 @@ def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
     assert {"perplexity (any-order ELBO)", "policy bound"} <= {
         line.strip().partition("  ")[0] for line in out.splitlines()
     }
-    assert "along the same text: 3 orders, seed 4" in out
+    assert "on the same text: 3 orders, seed 4" in out
     bracket = printed(atat, "eval", "text_generator", "--bound", "bracket", "--orders", "4", "sampler.steps=4")
-    assert "the truth is above" in bracket
+    assert "lower limit" in bracket
     said = json.loads(atat("eval", "text_generator", "--bound", "policy", "--sampler", "strided", "--json")[1])
     policy = said["policy"]
     assert (policy["quantity"], policy["orders"]) == ("policy likelihood", 1)
@@ -283,10 +283,10 @@ def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sampler.steps=4"], "sampler.steps=4: belongs to --bound policy"),
+        (["sampler.steps=4"], "sampler.steps=4 only works with --bound policy"),
         (["--bound", "policy", "--sampler", "maskgit"], "does not cover sampler 'maskgit': it chooses positions by"),
-        (["--bound", "policy", "train.steps=4"], "takes another sampler or guidance only"),
-        (["--bound", "bracket", "--orders", "3"], "--orders 3: a bracket holds half of its orders"),
+        (["--bound", "policy", "train.steps=4"], "only the sampler and the guidance of a trained run"),
+        (["--bound", "bracket", "--orders", "3"], "--orders 3: a bracket compares one half of the orders"),
         (["--bound", "policy", "--sampler", "learned_order"], "needs reverse weights"),
     ],
 )

@@ -69,8 +69,8 @@ def test_metrics_have_columns_of_their_own():
     columns, (a, b) = table.headings, table.texts
     expected = [["brier score", "mine"], ["0.2500 ± 0.0100", "0.5000"], ["—", "—"]]
     assert [columns[-2:], a[-2:], b[-2:]] == expected
-    assert any("brier score: 0 is perfect" in line for line in notes(comparison))
-    assert not any("brier score" in line for line in notes(found(subject("a"), subject("b"))))
+    assert any("Brier score: 0 is best" in line for line in notes(comparison))
+    assert not any("Brier score" in line for line in notes(found(subject("a"), subject("b"))))
 
 
 def test_other_bounds_have_names_and_differences_of_their_own():
@@ -108,12 +108,12 @@ def test_without_the_likelihood_bound_nothing_is_called_perplexity():
     assert comparison.quantity == "discrete T=8"
     assert all("perplexity" not in row for row in comparison.to_table()["runs"])
     assert quality(comparison).headings[2] == "discrete T=8 bound"
-    assert notes(comparison)[0].startswith("discrete T=8 bound: of 50 sequences")
+    assert notes(comparison)[0].startswith("discrete T=8 bound: on 50 sequences")
 
 
 def test_a_run_without_the_baselines_bound_is_refused():
     other = attrs.evolve(subject("b"), nats={"other": HARD * COUNT})
-    with pytest.raises(UserError, match="b has no bound 'nelbo', which a is measured by"):
+    with pytest.raises(UserError, match="b has no bound 'nelbo', the main bound of a"):
         found(subject("a"), other)
 
 
@@ -132,8 +132,8 @@ def test_the_value_to_reach_is_the_worst_final_one():
     assert found(silent, subject("b")).reach is None
     assert not any("sequences ×" in line for line in notes(comparison))
     known = attrs.evolve(slow, history=attrs.evolve(slow.history, evaluated_on="9 sequences, 2 masks each"))
-    assert "as recorded during the training (9 sequences, 2 masks each), is not above." in notes(found(known, fast))[-1]
-    assert any("no evaluation was recorded" in line for line in notes(found(silent, subject("b"))))
+    assert "(9 sequences, 2 masks each) is at most this." in notes(found(known, fast))[-1]
+    assert any("no run recorded an evaluation" in line for line in notes(found(silent, subject("b"))))
 
 
 def experiment(name="a", seed=1, neighbours=0, objective="mdlm", **train):
@@ -226,7 +226,7 @@ def test_runs_of_other_text_are_refused(tiny, trained, tmp_path):
         assert str(said.value).startswith(f"{other} ")
         return str(said.value)
 
-    assert f"has data.length = 8, {trained} 16, so the same text makes other sequences" in refused("data.length=8")
+    assert f"has data.length = 8, {trained} 16, so the same text gives other sequences" in refused("data.length=8")
     assert "has another tokenizer than" in refused("tokenizer.use=characters")
     text = tiny.root / "validation.txt"
     turned = tiny.root / "turned.txt"
@@ -240,11 +240,11 @@ def test_runs_of_other_text_are_refused(tiny, trained, tmp_path):
 def test_mistakes_are_said_in_one_sentence(tiny, trained, atat, monkeypatch):
     monkeypatch.chdir(tiny.root)
     for words, sentence in (
-        (["trained"], "is only one run; name two or more"),
+        (["trained"], "is only one run; pass two or more"),
         (["trained", "nowhere"], "nowhere is not a run folder"),
         (["trained", "trained", "--metric", "brier"], "there is no metric named 'brier'"),
         (["trained", "trained", *2 * ("--metric", "brier_score")], "--metric: metrics has 'brier_score' twice"),
-        (["trained", "trained", "--baseline", "traind"], "is none of the runs; did you mean 'trained'?"),
+        (["trained", "trained", "--baseline", "traind"], "is not one of the runs; did you mean 'trained'?"),
     ):
         code, _, err = atat("compare", *words)
         assert (code, sentence in err) == (2, True)

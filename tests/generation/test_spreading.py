@@ -115,7 +115,7 @@ def test_a_layer_that_fails_leaves_its_weights_where_they_were(model):
             module.backbone.blocks[0](to_gpu(torch.zeros(1, 2, 16)))
         assert {str(p.device) for p in module.backbone.blocks[0].parameters()} == {"cpu"}
         recipe = Recipe(epochs=1, batch_size=1, learning_rate=0.1)
-        with pytest.raises(UserError, match="needs the whole model on its device; leave --device spread out"):
+        with pytest.raises(UserError, match="needs the whole model on one device; leave out --device spread"):
             fine_tuned(attrs.evolve(model, module=module), [[1]], torch.tensor([0]), recipe, outputs=2, seed=0)
 
 

@@ -16,12 +16,16 @@ __all__ = ["alone", "install"]
 MENU = '[masking.spiral]\npath = "made_up_shown.strategies:Spiral"\nsummary = "made up"\n'
 EXAMPLE = 'EXAMPLES = {("masking", "spiral"): lambda folder: {"power": 0.5}}'
 # Of each: what is replaced in the good plugin, by what, and what is said of it.
-IMPORTED, HELD = "plugin broken of atat-zoo-broken: ", "'spiral' breaks its promise "
+IMPORTED, HELD = "plugin broken of atat-zoo-broken: ", "'spiral' fails the check "
 BROKEN = {
     "import error": ("@component", "import no_such_module", f"{IMPORTED}ModuleNotFoundError: No module named 'no_such"),
     "duplicate name": ('"spiral"', '"uniform"', f"{IMPORTED}masking 'uniform' is offered by both atat-zoo and atat"),
-    "wrong kind": ("zoo_masking", "zoo_noise", f"{HELD}'contract': it has no 'alpha'"),
-    "rate off by 1 %": ("return water", "return 0.99 * water", "(a) the mean of p over maskable tokens is the rate"),
+    "wrong kind": ("zoo_masking", "zoo_noise", f"{HELD}'contract': 'alpha' is missing"),
+    "rate off by 1 %": (
+        "return water",
+        "return 0.99 * water",
+        "(a) the mean of p over maskable tokens must be the rate",
+    ),
     "raises": ("return water", "raise OSError('two\\nlines')\n        water", f"{HELD}'rate': OSError: two lines"),
     "interrupts": ("return water", "raise KeyboardInterrupt\n        water", f"{HELD}'rate': RuntimeError: it rai"),
     "exits": ("return water", "raise SystemExit(0)\n        water", f"{HELD}'rate': SystemExit: 0"),
@@ -59,7 +63,7 @@ def everything_else_works(atat):
     assert code == 0
     assert {"helix", "uniform", "importance"} <= {line.split()[1] for line in out.splitlines()}
     assert atat("check", "mdlm", "masking.use=helix", "estimator.use=frequency")[0] == 0
-    assert atat("zoo", "check", "atat-zoo-helix") == (0, "8 promises hold: masking helix\n", "")
+    assert atat("zoo", "check", "atat-zoo-helix") == (0, "8 conformance checks passed: masking helix\n", "")
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -114,15 +118,15 @@ def test_a_menu_that_is_wrong_breaks_its_own_plugin_only(plugins, install, atat)
     assert "; write it again" in err
 
 
-NO_EXAMPLES = "made_up_shown.examples has no EXAMPLES to be read: "
-UNTESTED = "masking spiral: needs parameters, and its package has no example; only its description is tested\n"
+NO_EXAMPLES = "made_up_shown.examples has no EXAMPLES that can be imported: "
+UNTESTED = "masking spiral: has required parameters and no example, so only its description was checked\n"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "files", "code", "sentence"),
     [
-        ("param(0.5, ", "param(", {"examples.py": EXAMPLE}, 0, "8 promises hold: masking spiral\n"),
-        ("param(0.5, ", "param(", {}, 0, f"{UNTESTED}2 promises hold: masking spiral\n"),
+        ("param(0.5, ", "param(", {"examples.py": EXAMPLE}, 0, "8 conformance checks passed: masking spiral\n"),
+        ("param(0.5, ", "param(", {}, 0, f"{UNTESTED}2 conformance checks passed: masking spiral\n"),
         ("", "", {"examples.py": "import no_such_module"}, 2, f"{NO_EXAMPLES}ModuleNotFoundError: No module"),
         ("", "", {"examples.py": ""}, 2, f"{NO_EXAMPLES}AttributeError: module"),
         (
@@ -137,7 +141,7 @@ UNTESTED = "masking spiral: needs parameters, and its package has no example; on
             "",
             {"examples.py": EXAMPLE.replace("0.5", "1 / 0")},
             2,
-            "'spiral' breaks its promise 'rate': ZeroDivisio",
+            "'spiral' fails the check 'rate': ZeroDivisio",
         ),
         (GOOD, "", {"registry.toml": MENU, "strategies.py": "raise OSError('on fire')"}, 2, "OSError: on fire"),
         (

@@ -96,7 +96,10 @@ def test_a_run_may_vanish_and_come_again(tmp_path):
         run.path.mkdir()
         assert get(server, "/data", If_None_Match=first)[0].status == 204
         answer, text = get(server, "/")
-        assert (answer.status, text.decode()) == (503, f"{run.path} is not there now; reload this page when it is.\n")
+        assert (answer.status, text.decode()) == (
+            503,
+            f"{run.path} does not exist at the moment; reload this page later.\n",
+        )
         run.path.rename(tmp_path / "old")
         assert get(server, "/data")[0].status == 204
         write_run(tmp_path / "run", steps=10)

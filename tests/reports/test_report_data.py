@@ -141,7 +141,7 @@ def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(
     assert data["verdict"][2] == f"{data['title']}: its held-out {title('nelbo')} {began}."
     of_sequences, of_counts = data["notes"]["curves"]
     assert "64 of the 768 sequences" in of_sequences
-    assert "the n-gram prior is part of the network from step 0" in of_counts
+    assert "the network has the n-gram prior from step 0" in of_counts
 
 
 def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch):
@@ -154,7 +154,7 @@ def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch
     (figures,) = [run["figures"] for run in data["runs"]]
     assert [(figure["said"].partition(" ")[0], figure["step"]) for figure in figures] == [
         ("Importance", 450),
-        ("How", 450),
+        ("Rank", 450),
     ]
     assert base64.b64decode(figures[0]["svg"]) == (drawn / "classes.svg").read_bytes()
     monkeypatch.setattr(collecting, "_ROOM", collecting._size(data) - 10)
@@ -174,7 +174,7 @@ def test_what_is_compared_and_what_differs_comes_first(tmp_path):
     assert [row[0] for row in found["rows"][: found["apart"]]] == ["seed"]
     assert ["mask_rates.use", "noise", "logit_normal", "logit_normal"] in found["rows"]
     assert data["runs"][1]["sampler"].startswith("strided (")
-    with pytest.raises(UserError, match="is named twice"):
+    with pytest.raises(UserError, match="is passed twice"):
         collect([*runs, runs[0] / ".." / "a"])
     more = [make(tmp_path / "0" / name, bound="SEDD") for name in "acd"]
     data = collect([*runs, *more])
@@ -228,7 +228,7 @@ def test_what_is_of_an_older_step_is_said_to_be_and_older_policy_bounds_are_left
 )
 def test_an_experiment_that_is_not_whole_is_said_to_be(copy, key, value):
     (copy / "resolved.toml").write_text(tomli_w.dumps(RunFolder(copy).table() | {key: value}))
-    with pytest.raises(UserError, match=r"resolved\.toml is not the whole of an experiment; copy the run again"):
+    with pytest.raises(UserError, match=r"resolved\.toml is an incomplete experiment; copy the run again"):
         collect([copy])
 
 
@@ -275,9 +275,9 @@ def test_damaged_files_are_missing_ones(full, copy, tmp_path, damage):
     said = {str(each.message) for each in told}
     for name in ("text", "replay", "compare"):
         (sentence,) = (each for each in said if each.startswith(f"{copy / 'report' / name}.json "))
-        assert sentence.endswith("; it is left out: `atat report --compute` records it again")
+        assert sentence.endswith("; it is ignored; run `atat report --compute` to record it again")
     if damage == b'{"format": 1}':  # the key that is wrong is named
-        assert any("text.json is not what was recorded: step is missing; it is left out" in each for each in said)
+        assert any("text.json is damaged: step is missing; it is ignored" in each for each in said)
     assert all(each.isprintable() for each in said)
     assert (data["runs"][0]["text"], data["runs"][0]["replay"], data["runs"][0]["command"]) == (None, None, None)
     assert {row["run"] for row in data["tables"]["bounds"]} == {"other"}

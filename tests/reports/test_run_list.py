@@ -55,7 +55,7 @@ def test_the_bound_is_the_last_that_the_training_recorded(tmp_path):
     for damaged in ({"step": None}, {"bounds": 5}, {"bounds": {"nelbo": {"value": "x"}}}):
         write_evaluation(run, 2.0, **damaged)
     (run.evaluations / "torn.json").write_text('{"step": 40')
-    with pytest.warns(OmissionNote, match=r"torn\.json cannot be read: .*; it is left out: evaluate again"):
+    with pytest.warns(OmissionNote, match=r"torn\.json cannot be read: .*; it is ignored; evaluate again"):
         bound = glance(run.path, "run").bound
     assert bound == RecordedBound(quantity=PERPLEXITY, value=60.0, stderr=1.2, step=30)
 
@@ -99,8 +99,8 @@ def test_ls_sorts_and_filters(atat, tmp_path):
     [
         (b"\xff", "resolved.toml cannot be read: "),
         (b'name = "\\u001b[31m', "resolved.toml cannot be read: "),
-        (b"train = 3\nobjective = 4", "resolved.toml is not the whole of an experiment"),
-        (RESOLVED.replace("30", "inf").encode(), "resolved.toml is not the whole of an experiment"),
+        (b"train = 3\nobjective = 4", "resolved.toml is an incomplete experiment"),
+        (RESOLVED.replace("30", "inf").encode(), "resolved.toml is an incomplete experiment"),
     ],
 )
 def test_a_damaged_run_is_listed_with_a_sentence(atat, tmp_path, text, sentence):
@@ -119,7 +119,7 @@ def test_a_damaged_run_is_listed_with_a_sentence(atat, tmp_path, text, sentence)
 def test_a_folder_without_runs_and_what_is_no_folder_or_run_is_said(atat, tmp_path):
     assert atat("ls", str(tmp_path)) == (0, f"no runs in {tmp_path}\n", "")
     assert listed(atat, str(tmp_path)) == []
-    no_folder = f"error: {tmp_path / 'nothing'} is not a folder; name a folder of runs"
+    no_folder = f"error: {tmp_path / 'nothing'} is not a folder; pass a folder of runs"
     assert refused(atat, "ls", str(tmp_path / "nothing")) == no_folder
     said = refused(atat, "diff", str(write_run(tmp_path / "run").path), str(tmp_path))
     assert "is not a run folder: resolved.toml is missing; name a folder that" in said

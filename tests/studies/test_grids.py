@@ -66,27 +66,31 @@ def test_numbers_are_in_order_around_the_arms_own(read):
         ("[1e-3, 1e-2, 0.1]", "[]", "grid[0]: axes.optimizer.learning_rate has no values; name some"),
         ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: optimizer.learning_rate: expected list of value, got 0.1 (float)"),
         ("train.steps = [3, 6]\nmasking", "#", "grid[1]: axes is empty; name a key with its values"),
-        ('arm = "fast"', 'arm = "fst"', "grid[0].arm: 'fst' is no arm; did you mean 'fast'?"),
-        ('["plain"]', '["plan"]', "grid[0].against: 'plan' is no arm; did you mean 'plain'?"),
+        ('arm = "fast"', 'arm = "fst"', "grid[0].arm: no arm is named 'fst'; did you mean 'fast'?"),
+        ('["plain"]', '["plan"]', "grid[0].against: no arm is named 'plan'; did you mean 'plain'?"),
         ("1e-3, 1e-2", "1e-3, 1e-3", "'fast-optimizer.learning_rate=0.001' would be two arms; rename one"),
-        ("train.steps = [3, 6]", "train.steps = [6]", "trains what another value does; name each once"),
+        ("train.steps = [3, 6]", "train.steps = [6]", "equals another point; leave one of them out"),
         (
             "train.steps = [3, 6]",
             "train.steps = [5, 6]",
-            "masking='uniform' trains what the arm 'five' does; leave one of them",
+            "masking='uniform' equals the arm 'five'; leave one of them",
         ),
-        ("train.steps = [3, 6]", "train.steps = [4, 6]", "trains what the arm 'plain-4' does; leave one of them out"),
+        ("train.steps = [3, 6]", "train.steps = [4, 6]", "equals the arm 'plain-4'; leave one of them out"),
         ("train.steps = [3, 6]", "seed = [3, 6]", "grid[1].axes.seed: the seed is set by seeds; leave it out"),
-        ("[[0.9, 0.95]]", f"[{list(range(40))}]", "is too long for a folder; write it as an arm"),
-        ("seeds = [19]", "seeds = [20]", "seeds: arms 'plain-train.steps=6-masking=uniform' and 'plain' have none in"),
+        ("[[0.9, 0.95]]", f"[{list(range(40))}]", "is too long for a folder name; write it as an arm"),
+        (
+            "seeds = [19]",
+            "seeds = [20]",
+            "seeds: arms 'plain-train.steps=6-masking=uniform' and 'plain' have no common seed",
+        ),
         ("product = true", "produkt = true", "grid[1].produkt: is not a parameter of"),
-        ('arm = "plain"', 'arm = "timed"', "grid[1].arm: the steps of 'timed' are measured; name an arm with its own"),
+        ('arm = "plain"', 'arm = "timed"', "grid[1].arm: the steps of 'timed' are measured; choose an arm"),
         ("[grid.axes]\n", "[grid.axes]\n", "sweep.points.b: train.steps is an axis of grid[1]; leave it out of one of"),
     ],
 )
 def test_a_mistake_in_a_grid_is_a_sentence(read, before, after, said):
     masks = 'masking = ["uniform", {use = "uniform"}]\n'
-    text = GRID if "another value" in said else GRID.replace(masks, 'masking = ["uniform"]\n')
+    text = GRID if "another point" in said else GRID.replace(masks, 'masking = ["uniform"]\n')
     assert before in text
     more = '[sweep]\nseed = 7\npoints = { a = [], b = ["train.steps=9"] }\n' if "sweep" in said else ""
     more += '[arms.timed]\nlike = "fast"\nmatch_seconds = "plain"\n' if "timed" in said else ""

@@ -31,7 +31,7 @@ def test_a_process_runs_atat_by_itself_and_imports_nothing_from_the_working_fold
     # Ctrl-C of the terminal does not reach it.
     assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
     assert wait(process) == 0
-    assert "quickstart is in order" in log.read_text()
+    assert "quickstart is valid" in log.read_text()
     # What it says of its mistakes is there too.
     assert wait(launch(["check", "nothing"], log, {})) == 2
     assert processes._problem(2, log).startswith("there is no experiment 'nothing'")
@@ -44,7 +44,7 @@ def test_a_process_runs_atat_by_itself_and_imports_nothing_from_the_working_fold
     [
         ("step 1\nTraceback\nValueError: no\n\n", 1, "ValueError: no (exit code 1, logs/x.txt)"),
         ("error: one\nsome\nerror: two\n", 2, "one; two (exit code 2, logs/x.txt)"),
-        ("", -9, "no word (signal 9, logs/x.txt)"),
+        ("", -9, "no message (signal 9, logs/x.txt)"),
     ],
 )
 def test_what_a_training_said_last(tmp_path, text, code, problem):

@@ -87,7 +87,7 @@ def test_what_is_finished_is_not_repeated(copy):
 def test_another_experiment_under_the_name_of_an_arm_is_refused(copy):
     copy.write("overrides = ['train.steps=5']\n" + STUDY)
     _, err = copy.study(code=2)
-    assert "study/plain-seed18 is a run of another experiment: train.steps is 3 there, and 5 in the study" in err
+    assert "study/plain-seed18 is a run of another experiment: its train.steps is 3, not 5 as in the study" in err
 
 
 def test_stopped_and_continued(place, one_seed):
@@ -157,7 +157,7 @@ def test_a_page_is_left_as_it_is_while_no_run_is_finished(place, more):
     (place.root / "page.md").write_text("numbers")
     (place.root / "page.json").write_text("{}")
     _, err = place.study("--measure", "--write", "page.md", code=1)
-    assert "error: --write page.md: nothing is written there, as no run is finished; train one first" in err
+    assert "error: --write page.md: not written, because no run is finished; train one first" in err
     assert ("error: fast-seed19: is not finished (study/logs/fast-seed19.txt)" in err) is not bool(more)
     assert [(place.root / name).read_text() for name in ("page.md", "page.json")] == ["numbers", "{}"]
 
@@ -212,11 +212,11 @@ def test_the_test_split_is_evaluated_once(copy):
     assert copy.report() == report
     # Another setting is.
     copy.write(tested.replace("mask_samples = 2", "mask_samples = 3"))
-    assert "the test split was evaluated before, with other runs or settings" in copy.study(code=2)[1]
+    assert "the test split was already evaluated, with other runs or settings" in copy.study(code=2)[1]
     assert copy.report()["test"] is None
     # So are other runs, and then nothing is trained for it.
     copy.write(tested.replace("[18, 19]", "[18, 19, 20]"))
-    assert "is evaluated once" in copy.study(code=2)[1]
+    assert "was already evaluated" in copy.study(code=2)[1]
     assert copy.runs() == RUNS
     # A person who insists is counted.
     copy.write(tested.replace("mask_samples = 2", "mask_samples = 3"))
@@ -284,8 +284,8 @@ orders = 2
 @pytest.mark.parametrize(
     ("was", "now", "problem"),
     [
-        ('"plain", "sets"', '"sets"', "gaps.arms: 'plain', with which the others are compared, is not there; add it"),
-        ("[4]", "[16]", "gaps.lengths: 16 leaves nothing around it in 16 tokens; make it shorter"),
+        ('"plain", "sets"', '"sets"', "gaps.arms: the baseline 'plain' is missing; add it"),
+        ("[4]", "[16]", "gaps.lengths: 16 is not shorter than the sequence of 16 tokens; lower it"),
         ('use = "strided", stride = 4', 'use = "p2"', "gaps.each[0]: 'p2' has no policy bound"),
         (
             'use = "combination", order = "random", tokens_per_step = "one_at_a_time"',

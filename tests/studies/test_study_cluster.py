@@ -61,7 +61,7 @@ def test_an_element_is_a_run_seed_by_seed_and_the_script_says_how_many(read, tmp
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (SWEEP, "study.toml: [sweep] lets trainings wait"),
+        (SWEEP, "study.toml: [sweep] makes runs depend on the results of others"),
         ('[arms.b]\nlike = "fast"\nmatch_seconds = "plain"\n', "match_s"),
     ],
 )
@@ -81,7 +81,8 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     out, _ = stopped.communicate()
     assert (stopped.returncode, place.runs()) == (143, ["fast-seed18"]), out
     out, _ = place.study("--cluster", "--write", "page.md")
-    assert out.splitlines() == ["2 trainings, and a job that measures them: study/cluster.sh", "Submitted batch job 8"]
+    said = "2 training runs, and a job that evaluates them: study/cluster.sh"
+    assert out.splitlines() == [said, "Submitted batch job 8"]
     assert (tmp_path / "options").read_text().splitlines() == ["--parsable", "--array=1-2", "--dependency=afterany:7"]
     asked = (tmp_path / "asked").read_text().splitlines()
     elements = ["study study.toml --array-index 1", "study study.toml --array-index 2"]
@@ -101,10 +102,10 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     assert "error: fast-seed18: is not finished (study/logs/fast-seed18.txt)" in err
     assert place.trainings() == before
     for words, sentence in (
-        (["--array-index", "3"], "--array-index 3: the study has 2 trainings; name one of them"),
+        (["--array-index", "3"], "--array-index 3: pass a number from 1 to 2, the number of training runs"),
         (
             ["--array-index", "1", "--measure"],
-            "--array-index and --measure: each asks for something else; leave all but one",
+            "--array-index and --measure cannot be combined; leave all but one",
         ),
     ):
         assert sentence in place.study(*words, code=2)[1]

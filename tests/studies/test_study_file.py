@@ -52,10 +52,14 @@ def test_a_budget_is_an_arm_of_its_own(read):
     assert study.against("fast-8") == ("plain-8",)
     assert (study.against("plain-2"), study.seeds["fast-8"]) == ((), (18,))
     for before, after, said in (
-        ("fast =", "plain-2 =", "arms.plain-2: is an arm, and 'plain' with 2 steps, too; rename it"),
-        ("[2, 8]", "[2, 2]", "arms.plain.budgets: 2 is there twice"),
-        ("[2, 8]", "[2, 4]", "arms.plain.budgets: 4 are its own steps"),
-        ('like = "plain"', 'like = "plain", budgets = [9]', "arms.fast.budgets: 9 is none of 'plain'"),
+        ("fast =", "plain-2 =", "arms.plain-2: is an arm and also the name of 'plain' with 2 steps; rename the arm"),
+        ("[2, 8]", "[2, 2]", "arms.plain.budgets: 2 appears twice"),
+        ("[2, 8]", "[2, 4]", "arms.plain.budgets: 4 is the arm's own number of steps"),
+        (
+            'like = "plain"',
+            'like = "plain", budgets = [9]',
+            "arms.fast.budgets: 'plain', which it is compared with, lacks 9",
+        ),
         (
             'like = "plain"',
             'like = "plain", budgets = [8], match_seconds = "plain"',
@@ -77,21 +81,21 @@ def writing(each, arm="plain"):
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
-        (('folder = "study"', 'foldr = "study"'), ["foldr is no key of a study; did you mean 'folder'?"]),
+        (('folder = "study"', 'foldr = "study"'), ["foldr: is not a key of a study; did you mean 'folder'?"]),
         (
             ("mask_samples = 2", "mask_sample = 2"),
             ["evaluation.mask_sample: is not a parameter of 'evaluation'; did you mean 'mask_samples'?"],
         ),
-        (("seeds = [18, 19]", ""), ["arm 'plain' has none", "arm 'fast' has none"]),
-        (("[18, 19]", "[18, 18]"), ["seeds: 18 is there twice for arm 'plain'", "'fast'"]),
-        (('"tiny.toml"', '"tiny.toml"\nseeds = [3]'), ["seeds: arms 'fast' and 'plain' have none in common"]),
-        (('baseline = "plain"', 'baseline = "plan"'), ["baseline: 'plan' is no arm; did you mean 'plain'?"]),
-        (('like = "plain"', 'like = "plan"'), ["arms.fast.like: 'plan' is no arm; did you mean 'plain'?"]),
-        (('like = "plain"', 'like = "fast"'), ["arms.fast.like: fast is like fast; break the circle"]),
-        (('like = "plain"', ""), ["arms.fast: name either an experiment or an arm that it is like"]),
+        (("seeds = [18, 19]", ""), ["arm 'plain' has no seeds", "arm 'fast' has no seeds"]),
+        (("[18, 19]", "[18, 18]"), ["seeds: 18 appears twice for arm 'plain'", "'fast'"]),
+        (('"tiny.toml"', '"tiny.toml"\nseeds = [3]'), ["seeds: arms 'fast' and 'plain' have no common seed"]),
+        (('baseline = "plain"', 'baseline = "plan"'), ["baseline: no arm is named 'plan'; did you mean 'plain'?"]),
+        (('like = "plain"', 'like = "plan"'), ["arms.fast.like: no arm is named 'plan'; did you mean 'plain'?"]),
+        (('like = "plain"', 'like = "fast"'), ["arms.fast.like: fast is like fast; remove the circular reference"]),
+        (('like = "plain"', ""), ["arms.fast: set either experiment or like"]),
         (('like = "plain"', 'like = "plain"\nagainst = ["fast"]'), ["an arm is not compared with itself"]),
-        (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: 'z' is no arm"]),
-        (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["needs `like`", "arms.fast.like: the steps of"]),
+        (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: no arm is named 'z'"]),
+        (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["set `like` to", "arms.fast.like: the steps of"]),
         (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["the steps of 'fast' are measured"]),
         (('"tiny.toml"', '"tny.toml"'), ["arms.plain: there is no experiment 'tny.toml'", "arms.fast: there is no"]),
         (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
@@ -101,11 +105,11 @@ def writing(each, arm="plain"):
         (("[arms.fast]", '[arms."a/b"]'), ["arms.a/b: expected a name of letters"]),
         (
             ("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('17', '18')}"),
-            ["sweep.seed: 18 is a seed of arm 'plain' too", ""],
+            ["sweep.seed: 18 is also a seed of arm 'plain'", ""],
         ),
         (("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('low = []', '')}"), ["points has fewer than two"]),
         (("seeds = [18", "seeds = 18, ["), ["is not valid TOML"]),
-        (writing('["ancestral", "left_to_right"]', "none"), ["samplers.arms: 'none' is no arm"]),
+        (writing('["ancestral", "left_to_right"]', "none"), ["samplers.arms: no arm is named 'none'"]),
         (writing('["ancestral"]'), ["samplers: each has fewer than two samplers"]),
         (
             writing('["ancestral", "policy"]'),
@@ -154,8 +158,8 @@ def test_no_two_arms_that_ship_train_the_same_model(file):
 def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words, sentence in (
-        ("scren", "there is no study scren: no such file; did you mean 'screen'?"),
-        ("../atat", "no such file"),  # a study is one of ours by its name, not by a way to it
+        ("scren", "study scren does not exist; did you mean 'screen'?"),
+        ("../atat", "does not exist"),  # a study is one of ours by its name, not by a way to it
         (str(tmp_path), "cannot be read: Is a directory"),
     ):
         code, _, err = atat("study", words)
@@ -167,7 +171,7 @@ def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
     [
         ("'infiling'", "evaluation.tasks[0].use: there is no task named 'infiling'; did you mean 'infilling'?"),
         ("'infilling', 'infilling'", "evaluation: tasks has 'infilling' twice"),
-        ("{use = 'infilling', gap = 15}", "evaluation.tasks[0]: arm 'plain': a gap of 15 tokens leaves no text"),
+        ("{use = 'infilling', gap = 15}", "evaluation.tasks[0]: arm 'plain': a gap of 15 tokens leaves no token"),
     ],
 )
 def test_a_task_that_no_run_can_be_measured_by_is_refused(read, tasks, problem):

@@ -113,7 +113,7 @@ def test_not_worse_means_an_upper_end_within_one_percent(tmp_path, shifts, not_w
 
 def test_what_cannot_be_compared_is_said(tmp_path):
     base = {1: run_of(tmp_path, "b", 1, 4.0)}
-    assert "no seed" in study_results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base, {})["problem"]
+    assert "no common seed" in study_results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base, {})["problem"]
     for other, problem in (({"text": "y"}, "other held-out tokens"), ({"bound": "other"}, "no bound 'nelbo'")):
         assert problem in study_results.compare({1: run_of(tmp_path, "a", 1, 4.0, **other)}, base, {})["problem"]
 
@@ -128,7 +128,7 @@ def test_an_arm_may_be_compared_by_another_bound(tmp_path):
         == "sets bound"
     )
     none = {1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="set")}
-    assert study_results.compare(none, base, {})["problem"] == "no bound 'set' (there are: sets)"
+    assert study_results.compare(none, base, {})["problem"] == "no bound 'set' (bounds: sets)"
 
 
 def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):

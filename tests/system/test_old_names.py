@@ -114,7 +114,7 @@ def test_the_commands_of_other_tools_are_known(habit, use):
     known = {*COMMANDS, *packages.PACKAGES}
     assert habit not in known
     assert set(re.findall(r"\batat ([\w-]+)", use)) <= known
-    with pytest.raises(click.UsageError, match=re.escape(f"there is no command '{habit}'; use: {use}")):
+    with pytest.raises(click.UsageError, match=re.escape(f"unknown command '{habit}'; use: {use}")):
         packages.command(habit, list(COMMANDS))
 
 

@@ -47,29 +47,33 @@ def bound_of(keys):
 
 # What is said, and the method of the objective's module that is replaced.
 REPLACED = {
-    "a figure is detached: diffusion_loss": {
+    "must be detached: diffusion_loss": {
         "loss": lambda good, batch: (found := good(batch)) | {"diffusion_loss": found["loss"] * 1}
     },
-    "the loss does not depend on the micro-batch": {"loss": lambda good, batch: scaled(good(batch), len(batch.tokens))},
-    "the same batch has the same loss": {"loss": lambda good, batch: scaled(good(batch), 1 + torch.rand(()))},
-    "the loss of a hidden token does not read that token": {
+    "the loss must not depend on the micro-batch size": {
+        "loss": lambda good, batch: scaled(good(batch), len(batch.tokens))
+    },
+    "the same batch must have the same loss": {"loss": lambda good, batch: scaled(good(batch), 1 + torch.rand(()))},
+    "the loss of a masked token must not depend on that token": {
         "head_inputs_of": lambda good, z, t, masked, x, *rest: good(x, t, masked, x, *rest)
     },
-    "a bound is not below the entropy of the text": {"bound": halved},
-    "what is not maskable adds nothing": {"bound": lambda good, x, _, *rest: good(x, torch.ones_like(x).bool(), *rest)},
-    "has the name nelbo": {"bound": lambda good, *at: {"perplexity": good(*at)["nelbo"]}},
-    "function of its key, and does not depend on its batch": {
+    "a bound must not be below the entropy of the text": {"bound": halved},
+    "tokens that are not maskable must add 0": {
+        "bound": lambda good, x, _, *rest: good(x, torch.ones_like(x).bool(), *rest)
+    },
+    "must be named nelbo": {"bound": lambda good, *at: {"perplexity": good(*at)["nelbo"]}},
+    "must depend on its key and not on the rest of the batch": {
         "bound": bound_of(lambda keys: keys[:1] + torch.arange(len(keys)))
     },
-    "`masks` are those of the first bound": {"bound": bound_of(lambda keys: keys + 1)},
-    "`cross_entropy` is what the first bound averages": {"cross_entropy": lambda good, *at: good(*at) / 2},
-    "the probabilities of a position sum to 1": {"denoiser": denoiser_of(lambda found, _: found + 1)},
-    "a row does not depend on its batch": {
+    "must return the masks of the first bound": {"bound": bound_of(lambda keys: keys + 1)},
+    "must return the loss that the first bound averages": {"cross_entropy": lambda good, *at: good(*at) / 2},
+    "the probabilities of a position must sum to 1": {"denoiser": denoiser_of(lambda found, _: found + 1)},
+    "a row must not depend on the rest of its batch": {
         "denoiser": denoiser_of(lambda found, rows: (found * (1 + rows)).log_softmax(-1))
     },
 }
 OBJECTIVES = {said: building(OBJECTIVE, **methods) for said, methods in REPLACED.items()}
-OBJECTIVES[r"every weight has a gradient: that of backbone\.head"] = having_built(
+OBJECTIVES[r"every weight must have a gradient: that of backbone\.head"] = having_built(
     OBJECTIVE, lambda module: module.backbone.head.weight.register_hook(torch.zeros_like)
 )
 
@@ -92,15 +96,15 @@ def smeared(head):
 
 
 BACKBONES = {
-    "a row does not depend on the others of its batch": building(BACKBONE, forward=over_the_batch),
-    "causal attention sees no future": building(BACKBONE, forward=looking_ahead),
-    "every token sees every other": building(BACKBONE, forward=nearsighted),
-    "with a cache the hidden states are those without one": building(
+    "a row must not depend on the rest of its batch": building(BACKBONE, forward=over_the_batch),
+    "causal attention must not see later tokens": building(BACKBONE, forward=looking_ahead),
+    "every token must see every other": building(BACKBONE, forward=nearsighted),
+    "a cache must not change the hidden states": building(
         BACKBONE, forward=lambda good, tokens, t=None, *, cache=None, **options: good(tokens, t, **options)
     ),
     "none for the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
-    "the head looks at one position": having_built(BACKBONE, lambda module: smeared(module.head)),
-    r"every weight has a gradient: spare\.weight has none": having_built(
+    "the head must read one position at a time": having_built(BACKBONE, lambda module: smeared(module.head)),
+    r"every weight must have a gradient: spare\.weight has none": having_built(
         BACKBONE, lambda module: module.add_module("spare", nn.Linear(2, 2))
     ),
 }
@@ -118,12 +122,12 @@ def bound(*, weight=1.0, given=lambda maskable, keys: (maskable, keys)):
 
 CALLS = itertools.count()
 BOUNDS = {
-    "a bound is not below the entropy of the text": bound(weight=0.9),
-    "the mean of the estimates is the bound": bound(weight=1.2),
-    "weights are finite": bound(weight=float("inf")),
-    "the same keys give the same estimate": bound(given=lambda m, keys: (m, keys + next(CALLS))),
-    "a row does not depend|other keys draw": bound(given=lambda m, keys: (m, torch.arange(len(keys)))),
-    "what is not maskable is not masked": bound(given=lambda m, keys: (torch.ones_like(m), keys)),
+    "a bound must not be below the entropy of the text": bound(weight=0.9),
+    "the mean of the estimates must be the bound": bound(weight=1.2),
+    "weights must be finite": bound(weight=float("inf")),
+    "the same keys must give the same estimate": bound(given=lambda m, keys: (m, keys + next(CALLS))),
+    "a row must not depend|other keys must draw": bound(given=lambda m, keys: (m, torch.arange(len(keys)))),
+    "tokens that are not maskable must not be masked": bound(given=lambda m, keys: (torch.ones_like(m), keys)),
 }
 
 
@@ -139,15 +143,15 @@ class Corpus(corpora.Corpus):
 
 COUNT = itertools.count()
 CORPORA = {
-    "no document is in train and in test too": lambda good, split: good("train" if split == "test" else split),
+    "a document is both in train and in test": lambda good, split: good("train" if split == "test" else split),
     "the same documents in the same order": lambda good, split: [*good(split), str(next(COUNT))],
-    "a document is a str, not bytes": lambda good, split: map(str.encode, good(split)),
-    "a split that there is not is refused": lambda good, split: good(split) if split != "no such split" else (),
+    "a document must be a str, not bytes": lambda good, split: map(str.encode, good(split)),
+    "an unknown split must raise an error": lambda good, split: good(split) if split != "no such split" else (),
 }
 CORPORA = {said: Changed(Corpus(), documents=documents) for said, documents in CORPORA.items()} | {
-    "the same text has the same fingerprint": Changed(Corpus(), fingerprint=lambda good: {"calls": next(COUNT)}),
-    "written as JSON and read back": Changed(Corpus(), fingerprint=lambda good: {"sizes": (1, 2)}),
-    "a corpus inherits from": SimpleNamespace(),
+    "the same text must have the same fingerprint": Changed(Corpus(), fingerprint=lambda good: {"calls": next(COUNT)}),
+    "writing and reading as JSON": Changed(Corpus(), fingerprint=lambda good: {"sizes": (1, 2)}),
+    "a corpus must inherit from": SimpleNamespace(),
 }
 
 
@@ -159,16 +163,16 @@ def tokenizer(**methods):
 
 
 TOKENIZERS = {
-    "a text is decoded from its ids": tokenizer(encode=lambda self, text: BytesModel.encode(self, text.lower())),
-    "its byte count is 0": tokenizer(byte_counts=lambda self: BytesModel.byte_counts(self) * 0 + 1),
-    "BOS and EOS are no text": tokenizer(encode=lambda self, text: [self.bos, *BytesModel.encode(self, text)]),
-    "the mask is no text": tokenizer(
+    "must restore the text": tokenizer(encode=lambda self, text: BytesModel.encode(self, text.lower())),
+    "byte count of bos must be 0": tokenizer(byte_counts=lambda self: BytesModel.byte_counts(self) * 0 + 1),
+    "must not return BOS or EOS": tokenizer(encode=lambda self, text: [self.bos, *BytesModel.encode(self, text)]),
+    "without the mask": tokenizer(
         encode=lambda self, text: [258] if text.startswith("[MASK]") else BytesModel.encode(self, text)
     ),
-    "eos is an id from 0 to V - 1": tokenizer(eos=property(lambda self: 258, lambda self, value: None)),
-    "what is saved is loaded as it was": tokenizer(bos=property(lambda self: None, lambda self, value: None)),
-    "a tokenizer inherits from": SimpleNamespace(),
-    "several texts have the ids of each alone": tokenizer(
+    "eos must be an id from 0 to V - 1": tokenizer(eos=property(lambda self: 258, lambda self, value: None)),
+    "must restore what": tokenizer(bos=property(lambda self: None, lambda self, value: None)),
+    "a tokenizer must inherit from": SimpleNamespace(),
+    "must return the ids of encode()": tokenizer(
         encode_batch=lambda self, texts: [self.encode(text) for text in sorted(texts)]
     ),
 }
@@ -188,15 +192,17 @@ def judge(title="sound", nats=lambda nats, count: (nats, count), features=lambda
 
 
 JUDGES = {
-    "a judge has a title": judge(title=" "),
+    "a judge must have a title": judge(title=" "),
     "nats: float64": judge(nats=lambda nats, count: (nats.float(), count)),
     "not negative": judge(nats=lambda nats, count: (nats - 7, count)),
-    "says the same of the same texts": judge(nats=lambda nats, count: (nats + next(COUNT), count)),
-    "a text does not depend on those beside it": judge(nats=lambda nats, count: (nats * 0 + nats.max(), count)),
-    "a longer text costs more": judge(nats=lambda nats, count: (nats.clamp(max=20), count.clamp(max=10))),
-    "nor does its feature": judge(features=lambda found: found - found.mean(0)),
-    "a vector for each text": judge(features=lambda found: found[:, 0]),
-    "an empty text has no tokens and costs nothing": judge(nats=lambda nats, count: (nats + 1, count)),
+    "the same texts must have the same nats": judge(nats=lambda nats, count: (nats + next(COUNT), count)),
+    "the nats of a text must not depend on the other texts": judge(
+        nats=lambda nats, count: (nats * 0 + nats.max(), count)
+    ),
+    "a longer text must have more nats": judge(nats=lambda nats, count: (nats.clamp(max=20), count.clamp(max=10))),
+    "the features of a text must not depend on the other texts": judge(features=lambda found: found - found.mean(0)),
+    "one vector per text": judge(features=lambda found: found[:, 0]),
+    "an empty text must have 0 tokens and 0 nats": judge(nats=lambda nats, count: (nats + 1, count)),
 }
 
 
@@ -232,7 +238,7 @@ def test_a_tokenizer_may_say_which_texts_it_can_write():
         return BytesModel.encode(self, text)
 
     binary = tokenizer(encode=encode)
-    with pytest.raises(AssertionError, match="this text can be written"):
+    with pytest.raises(AssertionError, match="the tokenizer must encode this text"):
         testing.check_tokenizer(binary)
     binary.texts = ("0110", "")
     testing.check_tokenizer(binary)
@@ -257,5 +263,5 @@ def test_a_backbone_without_attention_is_not_held_to_it():
     recurrent.both_ways_only = True
     testing.check_backbone(recurrent)
     recurrent.build = building(BACKBONE, forward=nearsighted).build
-    with pytest.raises(AssertionError, match="without a mask every token sees every other"):
+    with pytest.raises(AssertionError, match="without an attention mask every token must see every other"):
         testing.check_backbone(recurrent)

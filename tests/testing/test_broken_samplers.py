@@ -56,15 +56,15 @@ class Covered(Wrapped):
 
 
 SAMPLERS = {
-    "given token|mask is left|trace": fields(tokens=lambda made, z: torch.zeros_like(z)),
-    "mask is left": fields(tokens=lambda made, z: z),
-    "cost something|maximum": fields(nfe=lambda made, z: made.nfe + 1),
-    "maximum|number of evaluations": fields(nfe=lambda made, z: made.nfe.sign() * 4),
-    "more evaluations than the stated maximum": fields(max_nfe=lambda made, z: made.max_nfe - 1),
-    "trace does not lead to the text": Wrapped(observe=but_the_first),
-    "written to": Wrapped(lambda made, tokens: (tokens.copy_(made.tokens), made)[1]),
-    "depends on its batch": Wrapped(seeds=lambda seeds: seeds + len(seeds)),
-    "other steps|more or less": Covered(lambda forced, seeds: seeds + 1),
+    "given token|left a mask|trace": fields(tokens=lambda made, z: torch.zeros_like(z)),
+    "left a mask": fields(tokens=lambda made, z: z),
+    "NFE must be|max_nfe": fields(nfe=lambda made, z: made.nfe + 1),
+    "max_nfe|number of forward passes": fields(nfe=lambda made, z: made.nfe.sign() * 4),
+    "the sampler made more forward passes than max_nfe": fields(max_nfe=lambda made, z: made.max_nfe - 1),
+    "replaying the trace must give the text": Wrapped(observe=but_the_first),
+    "caller's tokens were changed": Wrapped(lambda made, tokens: (tokens.copy_(made.tokens), made)[1]),
+    "depends on the rest of the batch": Wrapped(seeds=lambda seeds: seeds + len(seeds)),
+    "same decoding steps|same NFE": Covered(lambda forced, seeds: seeds + 1),
 }
 POLICIES = {
     "sum to 1": Covered(lambda forced, seeds: seeds + forced.tokens.sum(1)),
@@ -75,39 +75,42 @@ POLICIES = {
 }
 ORDERS = {
     "floating": lambda good, step: step.open.long(),
-    "per position": lambda good, step: step.rows.double(),
-    "not a number": lambda good, step: torch.full(step.open.shape, torch.nan),
+    "one per position": lambda good, step: step.rows.double(),
+    "is NaN": lambda good, step: torch.full(step.open.shape, torch.nan),
     "other scores": lambda good, step: torch.rand(step.open.shape),
     "batch": lambda good, step: torch.rand(step.open.shape, generator=torch.Generator().manual_seed(len(step.rows))),
 }
 PACES = {
-    "at least one step": {"max_steps_for": lambda good, n: 0},
-    "fall with": {"max_steps_for": lambda good, n: 200 - n},
+    "at least 1": {"max_steps_for": lambda good, n: 0},
+    "not fall with": {"max_steps_for": lambda good, n: 200 - n},
     "rates": {"rates": lambda good, number: (0.2, 0.4)},
     "int64": {"num_to_unmask": lambda good, step: step.remaining.double()},
-    "one number a row": {"num_to_unmask": lambda good, step: step.remaining[:1]},
+    "one per row": {"num_to_unmask": lambda good, step: step.remaining[:1]},
     "bool": {"num_to_unmask": lambda good, step: step.open[:1]},
     "batch": {"num_to_unmask": lambda good, step: torch.full_like(step.remaining, len(step.remaining))},
-    "at least one per row": {"needs": frozenset({"log_probs"}), "num_to_unmask": lambda good, step: 0 * step.remaining},
+    "at least one token per row": {
+        "needs": frozenset({"log_probs"}),
+        "num_to_unmask": lambda good, step: 0 * step.remaining,
+    },
     "unknown needs: drawn": {"needs": frozenset({"drawn"})},
 }
 REMASKS = {
-    "share": {"rate": lambda good, step: 1.5},
+    "must be in": {"rate": lambda good, step: 1.5},
     "bool": {"call": lambda good, step: step.open.float()},
     "hidden": {"call": lambda good, step: step.open[:, :1]},
 }
 STOPS = {
     "bool": {"call": lambda good, step: step.rows},
     "finished": {"call": lambda good, step: step.open},
-    "has stopped": {"call": lambda good, step: step.rows >= 0},
+    "active = False stopped": {"call": lambda good, step: step.rows >= 0},
     "batch": {"active": True, "call": lambda good, step: step.rows > 0},
 }
 DRAWS = {
-    "without probability": {"call": lambda good, log_probs, *_: log_probs.argmin(-1)},
+    "probability 0 was sampled": {"call": lambda good, log_probs, *_: log_probs.argmin(-1)},
     "int64": {"call": lambda good, log_probs, *_: log_probs.argmax(-1).int()},
     "one token": {"call": lambda good, log_probs, *_: log_probs.argmax(-1, keepdim=True)},
-    "not from what it says": {"call": lambda good, *at: CategoricalTokenSampling(temperature=3.0)(*at)},
-    "does not sum to 1": {"log_prob": lambda good, tokens, *_: -torch.ones(len(tokens)).double()},
+    "must follow the distribution": {"call": lambda good, *at: CategoricalTokenSampling(temperature=3.0)(*at)},
+    "must sum to 1": {"log_prob": lambda good, tokens, *_: -torch.ones(len(tokens)).double()},
 }
 
 

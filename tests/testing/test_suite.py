@@ -29,7 +29,7 @@ def test_cases_are_the_promises_of_every_part():
     assert list(map(str, found)) == [f"masking-uniform-{name}" for name in ("description", "imports", *PROMISES)]
     for case in found:
         case.run(examples=2)
-    with pytest.raises(ValueError, match="no part of atat-zoo-nowhere"):
+    with pytest.raises(ValueError, match="atat-zoo-nowhere has no component"):
         testing.cases(distribution="atat-zoo-nowhere")
 
 
@@ -49,7 +49,7 @@ def test_a_failure_is_a_sentence_and_a_promise_that_is_kept_or_skipped_is_none()
         for check in (lambda part: None, skipped, moody)
     )
     assert (kept, left_out) == ("", "")
-    said = "noise 'x' breaks its promise 'contract': the same input gives something else the next time; smallest "
+    said = "noise 'x' fails the check 'contract': the same input gave another result; smallest "
     assert broken.startswith(said)
 
 

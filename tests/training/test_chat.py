@@ -107,7 +107,7 @@ def test_the_evaluation_is_of_answers_and_is_called_so(tuned):
     (row,) = measure_runs([tuned], model.experiment.evaluation, seed=3)
     assert row.bounds()["answers"] == evaluation.bounds["answers"]
     ran = CliRunner().invoke(atat, ["eval", str(tuned)], catch_exceptions=False)
-    assert "validation answers, given the rest of their dialogues" in ran.output
+    assert "validation assistant messages, given the rest of the dialogue" in ran.output
     assert "answers bound" in ran.output
     assert "perplexity" not in ran.output.replace("unigram perplexity", "")
 

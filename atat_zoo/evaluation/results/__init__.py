@@ -1,4 +1,4 @@
-"""Results: what was measured, as a run folder keeps it: read, compared and put in words, without torch or a model.
+"""Results in a run folder: load, compare and format them, without torch or a model.
 
-`store` has what a result is and alone opens evaluations/, `format` is the only one that rounds.
+Only `store`, which defines a result, opens evaluations/; only `format` rounds.
 """

@@ -1,4 +1,4 @@
-"""The numbers of an evaluation: bounds on −log p of held-out text, and what stands beside them."""
+"""The numbers of an evaluation: bounds on −log p of held-out text, metrics and baselines."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class BoundValue:
 
 @attrs.frozen(kw_only=True)
 class MetricValue:
-    """What a metric has found."""
+    """The value of a metric."""
 
     value: float
     stderr: float | None = None  # standard error over sequences, where the metric knows it
@@ -39,7 +39,7 @@ class MetricValue:
 
     @property
     def said(self) -> str:
-        """The value and its error with four digits, or a dash where there is none."""
+        """The value and its error with four digits, or a dash if it is missing."""
         if not math.isfinite(self.value):
             return NONE
         return with_error(self.value, self.stderr, ".4f")
@@ -47,7 +47,7 @@ class MetricValue:
 
 @attrs.frozen(kw_only=True)
 class NGramPriorValue:
-    """An n-gram model beside a model, and their difference. Errors are standard errors over sequences."""
+    """An n-gram model as baseline, and a model's difference to it. Errors are standard errors over sequences."""
 
     reads: str  # the tokens that it sees
     counted: int  # sequences of the training shards
@@ -59,13 +59,13 @@ class NGramPriorValue:
 
     @property
     def percent(self) -> tuple[float, float]:
-        """How far the model's exponential is above the n-gram model's (below: negative), and its standard error."""
+        """Difference of the model's exponential to the n-gram model's in percent, and its standard error."""
         times = exponential(self.difference)
         return 100 * (times - 1), 100 * times * self.difference_stderr
 
     @property
     def verdict(self) -> str:
-        """The same in a few words."""
+        """The difference in a few words."""
         percent, error = self.percent
         return f"{with_error(abs(percent), error, '.1f')} % {'lower' if percent < 0 else 'higher'}"
 
@@ -107,7 +107,7 @@ class Evaluation(RunResult):
 
     @property
     def learned_nothing(self) -> bool:
-        """Whether there is an importance, and it orders the tokens by their loss no better than by chance."""
+        """Whether the importance orders the tokens by their loss no better than chance; False without importance."""
         return by_chance(self.importance_spearman, self.importance_chance)
 
     @property
@@ -135,7 +135,7 @@ class Evaluation(RunResult):
         return f"{what}-{self.sequences}x{self.draws}"
 
     def sentence(self, of: int = 0) -> str:
-        """Return each bound on a line; `of` is how many sequences there are, if fewer of them were measured."""
+        """Return each bound on a line; `of` is the total number of sequences, if only some were measured."""
         first, *others = (
             f"{title(name, bound.factorisation)} {with_error(bound.value, bound.stderr, '.1f')}"
             for name, bound in self.bounds.items()
@@ -143,25 +143,23 @@ class Evaluation(RunResult):
         return "\n  ".join([f"{self.split} {first} ({size(self.sequences, self.draws, of)})", *others])
 
     def on_importance(self) -> list[str]:
-        """Return how well the importance orders tokens by their loss, and whether its estimator has learned."""
+        """Return sentences on how well the importance orders tokens by their loss."""
         rho, frequency, chance = self.importance_spearman, self.frequency_spearman, self.importance_chance
         if rho is None and chance is None:
             return []
-        alone = "" if frequency is None else f"; token frequency: {frequency:.3f}"
-        found = f"{cell(rho, '.3f')} (by chance up to ±{2 * chance:.3f}{alone})" if chance else f"{rho:.3f}"
+        with_frequency = "" if frequency is None else f"; token frequency: {frequency:.3f}"
+        found = f"{cell(rho, '.3f')} (by chance up to ±{2 * chance:.3f}{with_frequency})" if chance else f"{rho:.3f}"
         said = [f"rank correlation (Spearman ρ) of importance with the per-token loss: {found}"]
         if self.learned_nothing:
-            said.append(
-                "the importance estimator has learned nothing: its order of the tokens is no better than chance"
-            )
+            said.append("the importance estimator learned nothing: it orders the tokens no better than chance")
         return said
 
 
 def by_chance(spearman: float | None, chance: float | None) -> bool:
-    """Return whether a recorded ρ is no more than two of its standard errors by chance; None is a constant's."""
+    """Return whether a recorded ρ is within two standard errors of 0, or None for a constant importance."""
     return chance is not None and (spearman is None or spearman <= 2 * chance)
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
-    """Return how the numbers of an experiment's model are obtained: an estimator, or its exact likelihood."""
+    """Return how an experiment's model is evaluated: by a bound estimator, or by its exact likelihood."""
     return LIKELIHOOD if experiment.parts["objective"].exact else bound.name

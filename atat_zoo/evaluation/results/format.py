@@ -1,4 +1,4 @@
-"""Numbers in words, with no more digits than their errors allow."""
+"""Formatting of numbers, with no more digits than their errors allow."""
 
 import csv
 import io
@@ -13,19 +13,19 @@ _FORMULAS = tuple("=+-@")  # with which a formula begins in a spreadsheet
 def place(error: float) -> int:
     """Return the decimal place to which a number with this error is rounded: 1 for tenths, −1 for tens.
 
-    The error keeps two digits when it begins with less than 3.55, otherwise one, as the Particle Data Group rounds.
+    The error keeps two digits if its leading digits are below 3.55, otherwise one, the Particle Data Group's rule.
     """
     exponent = math.floor(math.log10(error))
     return (1 if error / 10**exponent < 3.55 else 0) - exponent
 
 
 def rounded(value: float, at: int, sign: str = "") -> str:
-    """Return a number rounded to a decimal place, with separators of thousands."""
+    """Return a number rounded to a decimal place, with thousands separators."""
     return f"{round(value, at) + 0.0:{sign},.{max(0, at)}f}"
 
 
 def uncertain(value: float | None, error: float | None) -> str:
-    """Return `58.2 ± 1.2`: both rounded to what the error allows; without an error three digits."""
+    """Return `58.2 ± 1.2`, rounded by the size of the error; three digits without an error."""
     if value is None or not math.isfinite(value):
         return "not finite"
     if not error or not math.isfinite(error):
@@ -35,7 +35,7 @@ def uncertain(value: float | None, error: float | None) -> str:
 
 
 def interval(value: float | None, low: float | None, high: float | None, *, unit: str = " %", sign: str = "+") -> str:
-    """Return `−2.2 % [−2.7, −1.7]`: rounded to what half the interval's width allows."""
+    """Return `−2.2 % [−2.7, −1.7]`, rounded by half the interval's width."""
     if value is None or low is None or high is None or not all(map(math.isfinite, (value, low, high))):
         return "not finite"
     at = place((high - low) / 2) if high > low else 2
@@ -44,7 +44,7 @@ def interval(value: float | None, low: float | None, high: float | None, *, unit
 
 
 def settings(table: Mapping[str, Any]) -> str:
-    """Return a part's parameters as `steps = 16, temperature = 1.0`, with the names of its own parts."""
+    """Return a component's parameters as `steps = 16, temperature = 1.0`, with nested components by name."""
     return ", ".join(
         f"{key} = {[*map(_short, value)] if isinstance(value, list) else _short(value)}"
         for key, value in table.items()
@@ -57,7 +57,7 @@ def _short(value: Any) -> Any:
 
 
 def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings of parts side by side; those that read alike also say in what their own parts differ."""
+    """Return the parameters of several components; equal texts get the parameters that tell them apart."""
     said = [settings(table) for table in tables]
     inner = [{key: value for key, value in leaves(table) if "." in key} for table in tables]
     found = []
@@ -69,7 +69,7 @@ def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def leaves(table: Mapping[str, Any], between: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path of each key of a table and of the tables in it, with its value."""
+    """Yield the path and the value of each key of a table and its nested tables."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from leaves(value, between, f"{path}{key}{between}")
@@ -83,13 +83,13 @@ def number(count: int, what: str) -> str:
 
 
 def size(sequences: int, draws: int, of: int = 0) -> str:
-    """Return the size of an evaluation: `64 of 768 sequences, 4 masks each`; draws are 0 for a likelihood."""
+    """Return the size of an evaluation: `64 of 768 sequences, 4 masks each`; `draws` is 0 for a likelihood."""
     text = f"{sequences:,} of {number(of, 'sequence')}" if of > sequences else number(sequences, "sequence")
     return f"{text}, {number(draws, 'mask')} each" if draws else f"{text}, exact"
 
 
 def lasting(seconds: float) -> str:
-    """Return a time in its largest unit."""
+    """Return a duration in its largest unit."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
@@ -105,25 +105,25 @@ def joined(words: list[str]) -> str:
 
 
 def cell(value: float | None, digits: str, unit: str = "") -> str:
-    """Return a number with so many digits, as `format` has them, or a dash where there is none."""
+    """Return a number in a format, or a dash for None."""
     return NONE if value is None else f"{value:{digits}}{unit}"
 
 
 def with_error(value: float | None, error: float | None, digits: str, sign: str = "") -> str:
-    """Return `58.21 ± 1.23`, both with so many digits; the value alone without an error, as one text has none."""
+    """Return `58.21 ± 1.23` in a format; without an error, as for a single text, only the value."""
     there = error is not None and math.isfinite(error)
     return f"{value:{sign}{digits}}" + (f" ± {error:{digits}}" if there else "")
 
 
 def errors_over(errors: Iterable[float | None], what: str, count: int) -> str:
-    """Return what `±` means for these errors over so many items, or the reason why it is not shown."""
+    """Return what `±` means for errors over `number` items, or why no error is shown."""
     if count == 1:
-        return f"no standard errors, as there is one {what}"
-    return f"± one standard error over {what}s" if any(errors) else f"± 0, as the {what}s do not differ"
+        return f"no standard errors, because there is one {what}"
+    return f"± one standard error over {what}s" if any(errors) else f"± 0, because the {what}s do not differ"
 
 
 def change(difference: Mapping[str, Any], digits: int = 2) -> str:
-    """Return the percent of an interval's table: `-2.20 % [-2.71, -1.72]`."""
+    """Return an interval in percent: `-2.20 % [-2.71, -1.72]`."""
     numbers = [difference[key] for key in ("percent", "percent_low", "percent_high")]
     if None in numbers:
         return "not finite"
@@ -132,18 +132,18 @@ def change(difference: Mapping[str, Any], digits: int = 2) -> str:
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table in Markdown, with bars in cells escaped."""
+    """Yield the lines of a Markdown table, with `|` escaped in cells."""
     for row in [columns, ["---"] * len(columns), *rows]:
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
 
 
 def as_text(value: Any) -> Any:
-    """Return the value of a CSV cell; text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Return the value of a CSV cell, with an apostrophe before text that a spreadsheet would read as a formula."""
     return f"'{value}" if isinstance(value, str) and value.lstrip()[:1] in _FORMULAS else value
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as a CSV file, with the columns of all of them; None is an empty cell, see also `as_text`."""
+    """Return rows as CSV, with the union of their columns; None gives an empty cell. See also `as_text`."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(as_text(key) for row in rows for key in row)))
     writer.writeheader()
@@ -152,6 +152,6 @@ def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def aligned(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return names with their values as indented lines, the values below each other."""
+    """Return indented lines of names and values, with the values aligned."""
     width = max(len(name) for name, _ in pairs)
     return [f"  {name.ljust(width)}  {value}" for name, value in pairs]

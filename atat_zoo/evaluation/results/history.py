@@ -1,4 +1,4 @@
-"""The history of a training from its run folder: steps, seconds, speed, memory, and when it reached a value."""
+"""The training history of a run: steps, seconds, speed, memory, and when it reached a perplexity."""
 
 import math
 import statistics
@@ -18,7 +18,7 @@ from atat_zoo.experiment.runs import RunFolder
 
 @attrs.frozen(kw_only=True)
 class History:
-    """The history of a training."""
+    """The training history of a run."""
 
     clock: tuple[tuple[int, float], ...]  # step, seconds of optimizer steps until then; begins with (0, 0)
     tokens_per_second: float | None  # median over the lines of metrics.jsonl, or None
@@ -29,12 +29,12 @@ class History:
 
     @property
     def final(self) -> float | None:
-        """The value of the last recorded evaluation."""
+        """The perplexity of the last recorded evaluation."""
         return self.evaluated[-1][1] if self.evaluated else None
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of all optimizer steps."""
+        """Time of all optimizer steps, in seconds."""
         return self.clock[-1][1] if len(self.clock) > 1 else None
 
     def reached(self, value: float) -> int | None:
@@ -42,7 +42,7 @@ class History:
         return next((step for step, each in self.evaluated if each <= value), None)
 
     def seconds_at(self, step: int) -> float | None:
-        """Return the seconds of the steps until `step`, interpolated linearly; None beyond the last line."""
+        """Return the time of the steps up to `step` in seconds, interpolated linearly; None after the last line."""
         for (before, start), (after, end) in pairwise(self.clock):
             if before <= step <= after:
                 return start + (end - start) * (step - before) / (after - before)
@@ -50,7 +50,7 @@ class History:
 
 
 def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) -> History:
-    """Read the metrics and evaluations of a run until a step, that one included."""
+    """Return the history of a run up to and including a step."""
     lines = [line for line in folder.read_metrics() if line["step"] <= until]
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
@@ -70,7 +70,7 @@ def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) 
 
 
 def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
-    """Sum the time of the steps alone: a line's `seconds` also include the evaluations and checkpoints before it."""
+    """Return the cumulative time of the steps, without the evaluations and checkpoints in a line's `seconds`."""
     seconds, tokens = 0.0, 0
     yield 0, 0.0
     for line in lines:
@@ -83,10 +83,10 @@ def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
 
 
 def _evaluated(folder: RunFolder, own: dict[str, Any], most: int, until: float) -> tuple[int, dict[int, float]]:
-    """Return a number of sequences and the perplexities that the training itself recorded on them, by step.
+    """Return the number of sequences of the evaluations during training, and the perplexities by step.
 
-    It is the number of most steps, or the largest: on the way a training may measure fewer than at its end. The folder
-    also has later evaluations of the final model, with other settings than its `own` or other numbers of sequences.
+    If evaluations have different sizes, it is the size of most steps, or else the largest. Later evaluations of the
+    final model with other settings than `own`, or with another number of sequences, are ignored.
     """
     curves: dict[int, dict[int, float]] = {}
     for table in store.tables(folder, warn=False):

@@ -1,8 +1,9 @@
-"""Intervals: by the bootstrap over sequences, Student's for means, and of both kinds of chance, seeds and sequences.
+"""Confidence intervals: bootstrap over sequences, Student's t for means, and over both seeds and sequences.
 
-Of the bootstrap, the estimate is a ratio of sums, Σ nats / Σ tokens. Sequences are resampled: the tokens of one are not
-independent. A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), from order
-statistics, so that the interval of −x is exactly minus the interval of x. n sequences, R resamples, m columns.
+The bootstrap estimates a ratio of sums, Σ nats / Σ tokens. It resamples sequences, because the tokens of one sequence
+are not independent. The intervals are percentile intervals (Efron & Tibshirani, An Introduction to the Bootstrap, 1993,
+chapter 13) from order statistics, so the interval of −x is exactly minus the interval of x. n sequences, R resamples,
+m columns.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CHUNK = 1 << 22
 
 @attrs.frozen(kw_only=True)
 class Interval:
-    """An estimate and its interval."""
+    """An estimate and its confidence interval."""
 
     value: float  # the estimate on the original sequences
     low: float  # lower end of the interval
@@ -34,26 +35,26 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """The distance between the ends."""
+        """The width of the interval."""
         return self.high - self.low
 
     def to_table(self) -> dict[str, float]:
-        """Return a difference of nats per token, and the change of the exponential in percent."""
+        """Return a difference in nats per token, and the change of the perplexity in percent."""
         nats = {"nats_per_token": self.value, "low": self.low, "high": self.high}
         ends = {"percent": self.value, "percent_low": self.low, "percent_high": self.high}
         return nats | {name: percent(value) for name, value in ends.items()}
 
 
 def percent(nats_per_token: float) -> float:
-    """Return the change of an exponential in percent, from that of its nats per token."""
+    """Return the change of a perplexity in percent, from a difference in nats per token."""
     return 100 * math.expm1(nats_per_token) if nats_per_token < 700 else math.inf
 
 
 def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Return the sums of each column of values [n, m] over sequences drawn with replacement, float64 [R, m].
+    """Return bootstrap sums of the columns of values [n, m], over sequences sampled with replacement, float64 [R, m].
 
-    A resample is a function of (seed, purpose, its number): the same for every column and on every machine. Two
-    purposes draw independently.
+    A resample is a function of (seed, purpose, its number): the same for every column and on every machine, and
+    independent for two purposes.
     """
     import torch
 
@@ -73,27 +74,27 @@ def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAM
 
 
 def interval(value: float, samples: Tensor) -> Interval:
-    """Return the percentile interval of resampled estimates [R]: the k-th from below and from above."""
+    """Return the percentile interval of resampled estimates [R]: the k-th smallest and the k-th largest."""
     ordered = samples.sort().values
     k = max(1, math.floor((1 - LEVEL) / 2 * (len(ordered) + 1)))
     return Interval(value=value, low=float(ordered[k - 1]), high=float(ordered[-k]))
 
 
 def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return Σ(a − b) / Σ count with its interval; nats of the same sequences and masks [n] are resampled together."""
+    """Return Σ(a − b) / Σ count with its paired interval, from nats [n] of the same sequences and masks."""
     difference, n = a.double() - b.double(), count.double()
     return interval(float(difference.sum() / n.sum()), _means(difference, n, "bootstrap", seed, resamples))
 
 
 def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return the interval as if a and b had been measured on different sequences, to show how much `paired` gains."""
+    """Return the interval as if a and b had been measured on different sequences, for comparison with `paired`."""
     a, b, n = a.double(), b.double(), count.double()
     apart = _means(a, n, "bootstrap a", seed, resamples) - _means(b, n, "bootstrap b", seed, resamples)
     return interval(float((a - b).sum() / n.sum()), apart)
 
 
 def _means(nats: Tensor, count: Tensor, purpose: str, seed: int, resamples: int) -> Tensor:
-    """Return nats per token of each resample, [R]; of one sequence, anything."""
+    """Return nats per token of each resample, [R]; arbitrary values for a single sequence."""
     import torch
 
     if len(nats) == 1:  # nothing is known of another sequence
@@ -111,17 +112,17 @@ def of_mean(values: Sequence[float] | NDArray[Any]) -> Interval | None:
 
 
 def of_seeds_and_sequences(each: Sequence[float], sequences: Interval) -> Interval | None:
-    """Return the mean over seeds of a value with an interval for other seeds and other sequences: every published one.
+    """Return the mean over seeds, with an interval over both seeds and sequences, as in all published results.
 
-    None for one seed, or where all seeds have the same value: nothing is known of another one. The margins of the
-    t-interval over seeds and of the interval over sequences add up as squares (W. G. Howe, Journal of the American
-    Statistical Association 69, 1974). The chance that is of a seed and a sequence together is in both margins, so the
-    interval is rather too wide. The t of R − 1 degrees for the whole error would be twice too wide where the sequences
-    have most of it, and Satterthwaite's degrees or a hierarchical bootstrap cover too little with few seeds.
+    Returns None for one seed, or if all seeds have the same value. The margins of the t-interval over seeds and of the
+    interval over sequences are added in quadrature (W. G. Howe, Journal of the American Statistical Association 69,
+    1974). The interaction of seed and sequence is in both margins, so the interval is slightly too wide. A t-interval
+    with R − 1 degrees of freedom for the whole error would be twice too wide if sequences dominate the error, and
+    Satterthwaite's degrees of freedom or a hierarchical bootstrap have too low a coverage with few seeds.
 
     Args:
-        each: the value of each seed, on the same sequences.
-        sequences: the interval over sequences (or items) of their mean.
+        each: The value of each seed, on the same sequences.
+        sequences: The interval of their mean over sequences (or items).
     """
     if len({round(value, 12) for value in each}) < 2:  # rounding is no spread
         return None
@@ -135,9 +136,9 @@ def of_seeds_and_sequences(each: Sequence[float], sequences: Interval) -> Interv
 
 
 def of_difference(a: NDArray[Any], b: NDArray[Any]) -> Interval | None:
-    """Return mean(a) − mean(b) of independent values with its t-interval, whose variances may differ.
+    """Return mean(a) − mean(b) of independent values, with Welch's t-interval for unequal variances.
 
-    B. L. Welch, Biometrika 34 (1947). None when there are fewer than two values of either.
+    B. L. Welch, Biometrika 34 (1947). Returns None if a or b has fewer than two values.
     """
     if min(len(a), len(b)) < 2:
         return None
@@ -147,7 +148,7 @@ def of_difference(a: NDArray[Any], b: NDArray[Any]) -> Interval | None:
 
 
 def _moments(values: Sequence[float] | NDArray[Any]) -> tuple[float, float]:
-    """Return the mean, and the estimated variance of the mean."""
+    """Return the mean and the estimated variance of the mean."""
     import numpy as np
 
     x = np.asarray(values, np.float64)

@@ -1,7 +1,7 @@
-"""The only module that writes the word perplexity, and defines its meaning.
+"""The names of quantities: the only module that writes the word perplexity and defines it.
 
 A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from a bound on it under uniform masking
-(docs/explanation/mathematics.md). Exponentials of other bounds, as in discrete time, are called "<name> bound".
+(docs/explanation/mathematics.md). Exponentials of other bounds, such as in discrete time, are called "<name> bound".
 """
 
 import math
@@ -35,12 +35,12 @@ def title(quantity: str, factorisation: str = "") -> str:
 
 
 def exponential(nats_per_token: float) -> float:
-    """Return e^nats; infinity for a model that has diverged."""
+    """Return exp(nats), or infinity if it overflows, as for a model that has diverged."""
     return math.inf if nats_per_token > 700 else math.exp(nats_per_token)
 
 
 def words(title: str) -> str:
-    """Return the title of a metric as it is written in tables."""
+    """Return the title of a metric in tables."""
     return title.replace("_", " ")
 
 
@@ -48,7 +48,7 @@ _SAMPLER = {POLICY_BOUND: "sampler, bound", POLICY_LIKELIHOOD: "sampler, exact"}
 
 
 def factorisation(quantity: str, *, exact: bool = False) -> str:
-    """Return the factorisation of a perplexity, from the title of its bound and whether that is the likelihood."""
+    """Return the factorisation of a perplexity, for the title of its bound and whether it is exact."""
     if quantity in (PERPLEXITY, "bound"):
         return "own order, exact" if exact else "any-order ELBO"
     name = quantity.removesuffix(" bound")

@@ -1,4 +1,4 @@
-"""What every result is, and the only module that opens a run's evaluations/: a JSON object for each result."""
+"""The base class of results, and the only module that opens a run's evaluations/, with a JSON file per result."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ Table = dict[str, Any]
 
 @attrs.frozen(auto_attribs=False)
 class RunResult(ABC):
-    """The numbers of a measurement; a subclass is an attrs class with these fields among others."""
+    """The numbers of a measurement; subclasses are attrs classes with these fields and others."""
 
     step: int  # optimizer steps of the weights
     seed: int  # of what was drawn
@@ -30,19 +30,19 @@ class RunResult(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """What is measured and on how much: the beginning of the file's name."""
+        """The quantity and its size, with which the file name begins."""
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """What else tells it from another result with the same key, as JSON values."""
+        """Settings that tell this result from others with the same key, as JSON values."""
         return ()
 
     def to_table(self) -> dict[str, Any]:
-        """Return everything as a JSON object; non-finite numbers become null."""
+        """Return all fields as a JSON object; non-finite numbers become null."""
         return finite(attrs.asdict(self))
 
     def record(self, run: str | Path | RunFolder, *, required: bool = False) -> None:
-        """Write it into a run folder, a file for each seed, step and settings; a failure warns unless `required`."""
+        """Save the result in a run folder, one file per seed, step and settings; a failure warns unless `required`."""
         name = re.sub(r"[^\w.=]+", "-", f"{self.key}-seed{self.seed}-step{self.step:08d}")
         if self.settings:
             name += f"-{_digest(self.settings)}"
@@ -57,7 +57,7 @@ def _write(path: Path, table: Table, required: bool) -> None:
         if required:
             raise
         reason = str(error).partition(";")[0]
-        warnings.warn(f"this result is not kept in the run: {reason}", UnsavedNote, stacklevel=3)
+        warnings.warn(f"this result is not saved in the run: {reason}", UnsavedNote, stacklevel=3)
 
 
 def finite(value: Any) -> Any:
@@ -75,21 +75,21 @@ def files(run: RunFolder) -> list[Path]:
 
 
 def tables(run: RunFolder, *, warn: bool = True) -> Iterator[Table]:
-    """Yield the results by the names of their files; one that cannot be read is a warning, if `warn`."""
+    """Yield the results with their file names; skip a file that cannot be read, with a warning if `warn`."""
     for path in files(run):
         try:
             table = from_json(read(path))
         except (OSError, ValueError) as error:
             if warn:
                 problem = f"{clip(path)} cannot be read: {clip(error)}"
-                warnings.warn(f"{problem}; it is left out: evaluate again", OmissionNote, stacklevel=1)
+                warnings.warn(f"{problem}; it is ignored; evaluate again to replace it", OmissionNote, stacklevel=1)
             continue
         if isinstance(table, dict) and type(table.get("step")) is int:
             yield table
 
 
 def kept(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T]) -> T | None:
-    """Return what `once` has kept under these JSON values; None if absent or damaged, which `load` says by an error."""
+    """Return the result that `once` saved for these settings; None if it is missing, or if `load` raises an error."""
     try:
         table = from_json(read(_file(run, name, settings)))
         return load(table) if table["settings"] == _plain(settings) else None
@@ -106,9 +106,9 @@ def once(
     *,
     required: bool = True,
 ) -> T:
-    """Return what is kept under these settings, which is measured and written first unless it is there.
+    """Return the result with these settings; if it does not exist, measure and save it first.
 
-    Unless `required`, a result that cannot be written is a warning.
+    A result that cannot be saved is an error if `required`, otherwise a warning.
     """
     found = kept(run, name, settings, load)
     if found is None:
@@ -116,7 +116,7 @@ def once(
         _write(path, table, required)
         found = kept(run, name, settings, load) if required else load(_plain(table))
         if found is None:
-            raise UserError(f"{path} cannot be read back; is it being changed by another program?")
+            raise UserError(f"{path} cannot be read after writing; check whether another program changes it")
     return found
 
 

@@ -1,6 +1,6 @@
-"""A table of results: its cells with their unrounded numbers, written as text, Markdown, LaTeX, HTML or CSV.
+"""A table of results with unrounded numbers, written as text, Markdown, LaTeX, HTML or CSV.
 
-The commands, the pages of studies, the report and the paper all write this one.
+Commands, studies, reports and papers all use this class.
 """
 
 import csv
@@ -21,7 +21,7 @@ LOWER, HIGHER = -1, 1  # in which direction a column is better; 0 for neither
 
 @attrs.frozen(kw_only=True)
 class Cell:
-    """A cell; one with a command is missing, or a part of it, and the command fills it."""
+    """A cell; if it has a `command`, its number is missing or incomplete, and the command computes it."""
 
     text: str
     value: float | str | None = None  # unrounded
@@ -39,7 +39,7 @@ class Cell:
 
 @attrs.frozen(kw_only=True)
 class Column:
-    """A column: its heading, its key in files, in which direction it is better, and from where on."""
+    """A column: its heading, its key in files, and the direction in which values are better."""
 
     heading: str
     key: str = ""
@@ -61,7 +61,7 @@ def _rows(rows: Iterable[Iterable[Cell | str]]) -> list[list[Cell]]:
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """A table; a text stands for a column of this heading, and for a cell of it. The first column has names."""
+    """A table whose first column has names; a str stands for a column with this heading, or for a cell."""
 
     columns: Sequence[Column] = attrs.field(converter=_columns)
     rows: Sequence[Sequence[Cell]] = attrs.field(converter=_rows)
@@ -73,7 +73,7 @@ class Table:
 
     @property
     def headings(self) -> list[str]:
-        """The headings from left to right."""
+        """The headings of the columns."""
         return [column.heading for column in self.columns]
 
     @property
@@ -82,10 +82,10 @@ class Table:
         return [[cell.text for cell in row] for row in self.rows]
 
     def best(self) -> set[tuple[int, int]]:
-        """Return row and column of the cells whose interval lies apart from all others of their column.
+        """Return row and column of the significantly best cells, whose interval overlaps no other of their column.
 
-        None of a column in which one is missing, or without an interval: it might be the best. What is cited is a
-        point, of a bound too: the true value may be lower still.
+        A column has none if a cell is missing or has no interval, because that cell might be the best. A cited value
+        counts as a point, also for a bound, whose true value may be lower.
         """
         found = set()
         for at, column in enumerate(self.columns):
@@ -103,16 +103,16 @@ class Table:
         return found
 
     def _bold(self, bold: str, write: Any = str) -> Iterator[list[str]]:
-        """Yield the texts of the rows as they are written, the best within `bold`."""
+        """Yield the texts of the rows, with the best cells formatted by `bold`."""
         best = self.best()
         for number, row in enumerate(self.texts):
             yield [bold.format(write(text)) if (number, at) in best else write(text) for at, text in enumerate(row)]
 
     def to_text(self, width: int | None = None) -> list[str]:
-        """Return the lines of aligned columns, without spaces at their ends.
+        """Return lines of aligned columns, without trailing spaces.
 
-        A table wider than `width` is cut into several below each other, each with the first column, the names; but
-        not before a column of sentences, which is wider than half of it.
+        A table wider than `width` is split into several tables that repeat the first column, but not before a column of
+        sentences, which is wider than half of `width`.
         """
         rows = [self.headings, *self.texts]
         widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
@@ -126,20 +126,20 @@ class Table:
         return [line for i, part in enumerate(parts) for line in ([""] if i else []) + part]
 
     def to_markdown(self) -> list[str]:
-        """Return the lines of the sentences above, of the table, and of the notes as a list."""
+        """Return the lines of the sentences above the table, of the table, and of its notes as a list."""
         cited = [[f"{row[0].text} [{by}]" if by else row[0].text, *_texts(row[1:])] for by, row in self.cited]
         notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         lines = markdown(self.headings, [*self._bold("**{}**"), *cited])
         return [*self.said, *([""] if self.said else []), *lines, *notes]
 
     def to_html(self) -> str:
-        """Return the table as HTML, with words between backticks as code; without title and sentences."""
+        """Return the table as HTML, without title and sentences; text between backticks is code."""
         rows = [("th", self.headings), *(("td", row) for row in self.texts)]
         cells = ("".join(f"<{tag}>{in_html(each)}</{tag}>" for each in row) for tag, row in rows)
         return f'<div class="scroll"><table>{"".join(f"<tr>{row}</tr>" for row in cells)}</table></div>'
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the script of a page draws it from."""
+        """Return the JSON object from which a page's script draws the table."""
         said = {"said": [*self.said, *self.notes]} if self.said or self.notes else {}
         return {"title": self.title, **said, "columns": self.headings, "rows": self.texts}
 
@@ -160,7 +160,7 @@ class Table:
         ]
 
     def to_csv(self) -> str:
-        """Return it as CSV: numbers as they were measured, the ends of an interval in columns of their own."""
+        """Return the table as CSV, with unrounded numbers and separate columns for the ends of intervals."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         every = [*(("", row) for row in self.rows), *self.cited]
@@ -183,7 +183,7 @@ def _texts(row: Sequence[Cell], write: Any = str) -> list[str]:
 
 
 def in_html(text: str) -> str:
-    """Return a text as HTML, with words between backticks as code."""
+    """Return a text as HTML, with text between backticks as code."""
     return re.sub("`(.*?)`", r"<code>\1</code>", html.escape(text.encode("utf-8", "replace").decode()))
 
 
@@ -202,14 +202,14 @@ _LAST = "ſ"  # of the Latin letters that pdflatex sets by itself
 
 
 def escape(text: str) -> str:
-    """Return a text for LaTeX, or raise a `UserError` when it has a character that pdflatex cannot set."""
+    """Return a text escaped for LaTeX; raise `UserError` for a character that pdflatex cannot typeset."""
     for character in text:
         if character not in _ESCAPES and (character > _LAST or not character.isprintable()):
-            raise UserError(f"{clip(repr(text), 60)}: LaTeX cannot set {character!r} here; write it in Latin letters")
+            raise UserError(f"{clip(repr(text), 60)}: LaTeX cannot typeset {character!r}; write it in Latin letters")
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
     return escaped.replace(" \\%", "~\\%")  # no line begins with a percent sign
 
 
 def cite_key(source: str) -> str:
-    """Return the key of a source in references.bib."""
+    """Return the BibTeX key of a source in references.bib."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", source).strip("-")

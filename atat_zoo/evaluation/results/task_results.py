@@ -1,7 +1,6 @@
-"""What a task has found: its scores with their errors, and how those of two models compare, item by item.
+"""Results of tasks: scores with standard errors, and paired comparisons of two models over items.
 
-An item is what the scores are over: a text, a sentence, a pair. A score is Σ sums / Σ weights over n items, or its
-exponential.
+An item is a text, a sentence or a pair. A score is Σ sums / Σ weights over n items, or its exponential.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _DIGITS = ".4f"
 
 @attrs.frozen(kw_only=True)
 class Score:
-    """One number that a task has found."""
+    """One score of a task."""
 
     quantity: str  # what it is: perplexity, share of texts, nats per token
     value: float
@@ -47,7 +46,7 @@ class Score:
         exponential: bool = False,
         published: Mapping[str, float] | None = None,
     ) -> Score:
-        """Return Σ sums / Σ weights over n items, [n] each, or its exponential; without weights the mean."""
+        """Return the score Σ sums / Σ weights over n items, both [n], or its exponential; weights default to 1."""
         import torch
 
         from atat_zoo.diffusion.statistics import ratio
@@ -72,7 +71,7 @@ class Score:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Score:
-        """Return what is kept of one: None stands for what is not finite; errors as of `TaskResult.from_table`."""
+        """Return the score of a JSON object, with null for non-finite numbers; raises as `TaskResult.from_table`."""
 
         def number(value: float | None, otherwise: float = math.inf) -> float:
             return otherwise if value is None else float(value)
@@ -90,7 +89,7 @@ class Score:
         )
 
     def minus(self, other: Score) -> Interval | None:
-        """Return Σ (sums − other's) / Σ weights with its interval over items; None for a score of other items."""
+        """Return Σ (sums − other sums) / Σ weights with its interval over items; None if the items differ."""
         import torch
 
         if not self.of or (self.of, self.quantity, self.weights) != (other.of, other.quantity, other.weights):
@@ -100,28 +99,28 @@ class Score:
 
     @property
     def mean(self) -> float:
-        """Σ sums / Σ weights, of which the value may be the exponential; NaN or infinite where that has none."""
+        """Σ sums / Σ weights; `value` is this mean or its exponential."""
         if not self.exponential or math.isnan(self.value):
             return self.value
         return math.log(self.value) if self.value > 0 else -math.inf
 
     @property
     def said(self) -> str:
-        """The value and its error in words."""
+        """The value and its standard error as text."""
         return with_error(self.value, self.stderr, ".2f" if self.exponential else _DIGITS)
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object, without those of each item."""
+        """Return the numbers as a JSON object, without the numbers of each item."""
         return attrs.asdict(self, filter=lambda field, _: field.name not in ("sums", "weights"))
 
 
 def difference(one: Score, other: Score) -> str:
-    """Return how far a score is from another's of the same items, in words."""
+    """Return the difference of two scores on the same items, in words."""
     return in_words(one.minus(other), exponential=one.exponential)
 
 
 def in_words(interval: Interval | None, *, exponential: bool) -> str:
-    """Return a difference of `Score.mean` in words: in percent of an exponential, else as it is."""
+    """Return a difference of `Score.mean` in words: in percent for an exponential, otherwise in the score's unit."""
     if interval is None or not math.isfinite(interval.width):
         return NONE
     if exponential:
@@ -131,7 +130,7 @@ def in_words(interval: Interval | None, *, exponential: bool) -> str:
 
 @attrs.frozen(kw_only=True)
 class TaskResult:
-    """What a task has found of a model."""
+    """The result of a task for a model."""
 
     task: str  # its title
     settings: Mapping[str, Any]  # the task's parameters, the seed, and what else the scores depend on
@@ -142,7 +141,7 @@ class TaskResult:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> TaskResult:
-        """Return what is kept of one; of another table an error, as `task_results` lists them."""
+        """Return the result of a JSON object; another object raises one of the errors that `task_results` handles."""
         return cls(
             task=str(table["task"]),
             settings={**table["settings"], "seed": int(table["settings"]["seed"])},
@@ -154,16 +153,16 @@ class TaskResult:
 
     @property
     def seed(self) -> int:
-        """The seed of what was drawn."""
+        """The seed of the random numbers."""
         return int(self.settings["seed"])
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object, without those of each item."""
+        """Return the numbers as a JSON object, without the numbers of each item."""
         return attrs.asdict(self) | {"scores": {name: score.to_table() for name, score in self.scores.items()}}
 
 
 def task_results(tables: Iterable[Mapping[str, Any]]) -> Iterator[TaskResult]:
-    """Yield the results of tasks among those of a run's evaluations/."""
+    """Yield the task results in a run's evaluations/."""
     for table in tables:
         if "task" in table and "scores" in table:
             try:
@@ -173,7 +172,7 @@ def task_results(tables: Iterable[Mapping[str, Any]]) -> Iterator[TaskResult]:
 
 
 def notes_of(results: Mapping[str, Sequence[TaskResult]]) -> list[str]:
-    """Return the notes of all runs or arms, each once, with the names that it is of unless it is of all."""
+    """Return the notes of all runs or arms without duplicates, with names unless a note applies to all."""
     notes = {name: [note for each in of_one for note in each.notes] for name, of_one in results.items()}
     lines = []
     for note in dict.fromkeys(note for each in notes.values() for note in each):

@@ -1,4 +1,4 @@
-"""Tasks: held-out problems with scores, on a finished model; each is measured once for the same weights and seed."""
+"""Tasks: scores of a trained model on held-out problems, computed once for the same weights and seed."""
 
 from __future__ import annotations
 
@@ -26,45 +26,44 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """A component of the kind task, which inherits from this class; `measure` alone has no default."""
+    """The base class of components of the kind task; only `measure` has no default."""
 
     name: str
     reads_dialogues: ClassVar[bool] = False  # whether it is of runs that have learned answers, data.format = "chat"
 
     def absent(self) -> Iterable[str]:
-        """Yield a sentence for each file or package that is not there: which one, and where it is had.
+        """Yield a sentence for each missing file or package, with the command that installs it.
 
-        It is asked before a training and before a model is loaded, and imports no torch.
+        It is called before training and before a model is loaded, and imports no torch.
         """
         return ()
 
     def inputs(self, experiment: Experiment) -> Any:
-        """Return what the scores depend on besides the parameters, the weights and the seed, as a JSON value.
+        """Return the further inputs of the scores, besides parameters, weights and seed, as a JSON value.
 
-        Such as the SHA-256 of a file, or the experiment's own sampler. What was measured with the same is not measured
-        again.
+        Examples are the SHA-256 of a file, or the experiment's sampler. Saved results with equal inputs are reused.
         """
         return None
 
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> Mapping[str, Score | str]:
-        """Return the scores by name; what is drawn is a function of the seed and of the number of the item.
+        """Return the scores by name; random numbers are a function of the seed and of the item's index.
 
-        A sentence in the place of a score is a note, such as how long it took: no two are compared. `Score.over` makes
-        one of the numbers of each item. `run` is the folder of the model's run. `progress` is called with the completed
-        and the total number of items.
+        `Score.over` computes a score from the numbers of each item. A str instead of a score is a note, such as the
+        time taken, and is not compared. `run` is the folder of the model's run. `progress` is called with the completed
+        and total number of items.
 
         Raises:
-            UserError: when the model cannot be measured; `check` says what the experiment tells beforehand.
+            UserError: If the model cannot be evaluated and `check` could not find this in the experiment.
         """
         ...
 
     def notes(self, model: Model) -> Iterable[str]:
-        """Yield what is to be said beside the scores of a model, a line each."""
+        """Yield notes on the scores of a model, one per line."""
         return ()
 
 
 def title(task: Task) -> str:
-    """Return `infilling (gap = 3)`: the name, and the parameters that differ from their defaults."""
+    """Return the name of a task and its parameters that are not defaults, such as `infilling (gap = 3)`."""
     table = unstructure(task)
     fields = {field.name: field for field in fields_of(type(task))}
     chosen = settings({key: value for key, value in table.items() if key in fields and value != _default(fields[key])})
@@ -72,21 +71,21 @@ def title(task: Task) -> str:
 
 
 def _default(field: Field) -> Any:
-    """Return the default as `unstructure` writes it; a required parameter's equals nothing."""
+    """Return the default of a parameter as `unstructure` writes it, or a value equal to no other if it is required."""
     if field.kind and not field.many and isinstance(field.default, str | dict):
         return unstructure(Zoo.load().spec(field.kind, field.default))
     return list(field.default) if isinstance(field.default, tuple) else field.default
 
 
 def conflicts_of(experiment: Experiment, **parts: Any) -> Iterable[Problem]:
-    """Yield what keeps the models of an experiment from using other parts, by kind, such as a sampler of the task's."""
+    """Yield conflicts between an experiment and other components by kind, such as a task's sampler."""
     # Without its tasks, whose checks are what asks.
     evaluation: Any = experiment.evaluation
     yield from conflicts_with(attrs.evolve(experiment, evaluation=attrs.evolve(evaluation, tasks=())), parts)
 
 
 def require(tasks: Iterable[Task], experiment: Experiment) -> None:
-    """Raise `UserError` for what tasks lack, and for an experiment whose models they cannot measure."""
+    """Raise `UserError` if a task lacks files or packages, or cannot evaluate the experiment's models."""
     sentences = [
         f"task {title(task)}: {problem}"
         for task in tasks
@@ -97,7 +96,7 @@ def require(tasks: Iterable[Task], experiment: Experiment) -> None:
 
 
 def sampling_inputs(sampler: Any, experiment: Experiment) -> list[Any]:
-    """Return what the scores of sampled texts depend on: the sampler, or the run's own if None, guidance and text."""
+    """Return the inputs of scores of generated texts: the sampler (default: the run's), the guidance and the text."""
     parts = experiment.parts
     settings = [unstructure(sampler or parts["sampler"]), unstructure(parts["guidance"])]
     return [*settings, parts["corpus"].fingerprint()]
@@ -112,13 +111,12 @@ def measure_tasks(
     leave_out: bool = False,
     progress: StageProgress = None,
 ) -> list[TaskResult]:
-    """Measure `Model.from_run(run)` by tasks, and keep the results in the run folder; what is there is read.
+    """Evaluate `Model.from_run(run)` on tasks, save the results in the run folder, and reuse saved ones.
 
-    `progress` is called with the title of a task, and the completed and the total number of its items.
+    `progress` is called with the title of a task and the completed and total number of its items.
 
     Raises:
-        UserError: when a task cannot measure the model; with `leave_out` that is a note in the place of its scores, as
-            is what the task finds in the experiment.
+        UserError: If a task cannot evaluate the model. With `leave_out`, the result has a note instead of scores.
     """
     tasks, folder, results = list(tasks), RunFolder(Path(run)), []
     weights = sha256_of(folder.model_at(model.step) / WEIGHTS) if tasks else ""

@@ -1,4 +1,4 @@
-"""Held-out dialogues: what is asked, the true answers, and how often what a model answers is one."""
+"""Answers to held-out dialogues, compared with the true answers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ class AnswersTask(Task):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         if experiment.data.format != "chat":
-            yield Problem(
-                "evaluation.tasks", 'answers are those of dialogues, data.format = "chat"; leave the task out'
-            )
+            yield Problem("evaluation.tasks", 'the task needs dialogues, data.format = "chat"; leave it out')
         if self.sampler is not None:
             yield from conflicts_of(experiment, sampler=self.sampler)
 
@@ -84,7 +82,7 @@ class HeldOutQuestion(NamedTuple):
 
 
 def questions_of(text: Text) -> list[HeldOutQuestion]:
-    """Return the last answer of each dialogue of a text, with all that stands before it."""
+    """Return the last answer of each dialogue in a text, with the dialogue before it."""
     import torch
 
     of_row = torch.zeros_like(text.tokens) if text.documents is None else text.documents
@@ -101,10 +99,10 @@ def questions_of(text: Text) -> list[HeldOutQuestion]:
 def answers_to(
     model: Model, questions: Sequence[HeldOutQuestion], *, seed: int, batch_size: int, sampler: Any = None
 ) -> list[str]:
-    """Return what a model answers, by a sampler or its own, and its own guidance, in float32.
+    """Return the model's answers in float32, with a sampler (default: the run's) and the run's guidance.
 
-    It is given as many masks as the true answer has tokens: in rows of one dialogue, which are filled, all the rest of
-    the row, so that it ends where it wants. Question n draws by (seed, n).
+    An answer has as many masks as the true answer has tokens; in rows of one dialogue it has the rest of the row, so
+    that the model decides its length. The random numbers of question n are a function of (seed, n).
     """
     import torch
 
@@ -126,7 +124,7 @@ def answers_to(
 
 
 def shared_words(one: str, other: str) -> float:
-    """Return F1 of the words of two texts, whatever their order and case, as SQuAD has it; 1 where both have none."""
+    """Return SQuAD's F1 of the words of two texts, without order and case; 1 if both texts have no words."""
     a, b = (Counter(_WORD.findall(text.lower())) for text in (one, other))
     total = a.total() + b.total()
     return 2 * (a & b).total() / total if total else 1.0

@@ -1,4 +1,4 @@
-"""Pairs of sentences whose words do not fit into one another: whether a prediction changes with its context."""
+"""Pairs of sentences with exchanged words, which show whether predictions depend on the context."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Placed(NamedTuple):
 
 
 def pair_of(name: str, sentences: Any) -> tuple[Placed, Placed]:
-    """Return the two sentences of a pair; a ValueError says what is wrong with them."""
+    """Return the two sentences of a pair; raise `ValueError` if it is not valid."""
     of = sentences if isinstance(sentences, list | tuple) else []
     match [_WORD.fullmatch(each) for each in of if isinstance(each, str)]:
         case [re.Match() as first, re.Match() as second] if first[2] != second[2]:
             return Placed(*first.groups()), Placed(*second.groups())
-    remedy = 'write two sentences with a word in brackets each, which differ: ["We sat on the [bank]", …]'
-    raise ValueError(f"the pair {clip(name)} is none; {remedy}")
+    remedy = 'write two sentences, each with a different word in brackets: ["We sat on the [bank]", …]'
+    raise ValueError(f"the pair {clip(name)} is not valid; {remedy}")
 
 
 @component
@@ -64,7 +64,7 @@ class ContextProbeTask(Task):
 
     def __attrs_post_init__(self) -> None:
         if self.file is not None and self.pairs:
-            raise ValueError("file and pairs are both there; leave one out")
+            raise ValueError("file and pairs cannot be combined; leave one out")
         for name, sentences in self.pairs.items():
             pair_of(name, sentences)
 
@@ -87,7 +87,7 @@ class ContextProbeTask(Task):
                 table = from_toml(read(path).decode())
             except (OSError, ValueError) as error:
                 raise UserError(
-                    f"file: {clip(path)} cannot be read: {clip(error)}; name a TOML file of pairs"
+                    f"file: {clip(path)} cannot be read: {clip(error)}; pass a TOML file of pairs"
                 ) from None
         try:
             pairs = {name: pair_of(name, sentences) for name, sentences in table.items()}
@@ -130,7 +130,7 @@ class _Row:
         first, last = frame_tokens(model.tokenizer, model.experiment.data.special_tokens)
         self.row = [*first, *self.ids, *last]
         if len(self.row) > model.context.length:
-            problem = f"is {len(self.row)} tokens, special tokens included, and the model has learned"
+            problem = f"has {len(self.row)} tokens with special tokens, more than the training length"
             raise UserError(
                 f"the sentence {clip(repr(self.text))} {problem} {model.context.length}; leave the pair out"
             )
@@ -143,12 +143,12 @@ class _Row:
                 self.places.append(place)
             at += int(sizes[token])
         if at != len(self.text.encode()):
-            problem = f"the tokenizer does not keep the sentence {clip(repr(self.text))} as it is"
+            problem = f"the tokenizer does not restore the sentence {clip(repr(self.text))}"
             raise UserError(f"{problem}; write it as the training text is written")
         self.before = len(first)
 
     def log_likelihood(self) -> float:
-        """Return log p of the word given all else, in nats."""
+        """Return log p of the word given the rest of the sentence, in nats."""
         import torch
 
         from atat_zoo.evaluation.tasks.infilling import log_likelihood

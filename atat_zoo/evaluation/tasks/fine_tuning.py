@@ -1,7 +1,7 @@
-"""Classes, or numbers, of texts by a head on a network's hidden states, trained together with it.
+"""Fine-tuning of a network with a head that predicts a class or a number for each text.
 
 n texts of at most L tokens, C classes, D the network's width. The head reads the mean and the largest value of each
-hidden channel over a text. Everything that is drawn is a function of the seed.
+hidden channel over a text. All random numbers are a function of the seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None] | None
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """How a network and its head are trained: AdamW, a rate that rises in a tenth of the steps and falls to zero."""
+    """The hyperparameters of fine-tuning with AdamW, 10 % warmup and linear decay to zero."""
 
     epochs: int
     batch_size: int
@@ -43,10 +43,10 @@ def steps_of(texts: int, recipe: Recipe) -> int:
 
 
 class NetworkWithHead(nn.Module):
-    """Rows of tokens to logits of C classes, or to a number where C is 1."""
+    """A module from rows of tokens to the logits of C classes, or to a number if C is 1."""
 
     def __init__(self, network: Any, mask_id: int, outputs: int, *, fill: int | None, seed: int) -> None:
-        """Take a network, whose weights are trained, too; for `fill` see `attends` of `fine_tuned`."""
+        """Wrap a network, whose weights are trained too; for `fill` see `attends` of `fine_tuned`."""
         super().__init__()
         self.network, self.mask_id, self.fill = network, mask_id, fill
         with torch.random.fork_rng(devices=[]):  # the layer draws its first weights from the global generator
@@ -54,7 +54,7 @@ class NetworkWithHead(nn.Module):
             self.head = nn.Linear(2 * network.embedding.embedding_dim, outputs)
 
     def forward(self, rows: Rows) -> Tensor:
-        """Return logits float32 [n, C] of rows, each of one token at least."""
+        """Return logits, float32 [n, C], of rows with at least one token each."""
         device, lengths = self.head.weight.device, torch.tensor([len(row) for row in rows])
         tokens = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, self.mask_id)
         short = 0 if self.fill is None else max(0, self.fill - tokens.shape[1])
@@ -83,23 +83,23 @@ def fine_tuned(
     attends: bool = True,
     progress: Progress = None,
 ) -> Callable[[Rows], Tensor]:
-    """Train a model's network with a head, and return what predicts: rows to logits, float32 [n, C] on the CPU.
+    """Train a model's network with a head, and return a function from rows to logits, float32 [n, C] on the CPU.
 
     Args:
-        model: whose network it is; it does not change.
-        rows: the tokens of n texts, each with one at least.
-        labels: [n]; int64 for the number of the class, a float for a number.
-        recipe: how it is trained.
+        model: The model whose network is copied; it does not change.
+        rows: The tokens of n texts, at least one token each.
+        labels: [n]; int64 class indices, or float numbers.
+        recipe: The hyperparameters of training.
         outputs: C, or 1 for a number.
-        seed: of the head, of the order of the texts, of the dropout, and of the weights if these begin at random.
-        trained: whether the network begins with the model's weights, or with random ones.
-        attends: whether an attention mask hides what fills a shorter row. Otherwise the network reads masks there, to
-            the length of the longest of `rows` at least: a network without attention, or one that is faster so.
-        progress: is called with the steps that are done, and with all.
+        seed: Seed of the head, the order of the texts, the dropout, and random initial weights.
+        trained: Start from the model's weights (True) or from random weights (False).
+        attends: Hide the padding of shorter rows by an attention mask. If False, the network reads masks there, up to
+            at least the length of the longest of `rows`, for networks without attention or faster without a mask.
+        progress: A function that is called with the completed and total number of steps.
     """
     module: Any = model.module
     if is_spread(module):
-        raise UserError(f"a task that trains needs the whole model on its device; leave --device {SPREAD} out")
+        raise UserError(f"fine-tuning needs the whole model on one device; leave out --device {SPREAD}")
     if not trained:
         module = assemble(model.experiment, attrs.evolve(model.context, seed=seed))
     attends &= not model.experiment.parts["backbone"].both_ways_only
@@ -152,7 +152,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def score(metric: str, predicted: Tensor, labels: Sequence[float]) -> float:
-    """Return a metric of predictions, classes or numbers [n]; a correlation with what does not vary is 0."""
+    """Return a metric of predictions, classes or numbers [n]; a correlation with a constant is 0."""
     from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
     from torchmetrics.functional.classification import binary_f1_score, binary_matthews_corrcoef, multiclass_accuracy
 

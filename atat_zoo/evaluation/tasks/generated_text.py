@@ -1,4 +1,4 @@
-"""Texts that a model writes: how varied and how improbable to a judge; with an attribute, or longer than learned."""
+"""Tasks of generated texts, scored by diversity and a judge model: controlled generation and long texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class JudgedTask(Task):
-    """A task that writes texts, which a judge may score."""
+    """A task that generates texts, with an optional judge model."""
 
     judge: Any  # the specification, or None
 
@@ -42,22 +42,22 @@ class JudgedTask(Task):
         yield from lacking([self.judge] if self.judge else [])
         folder = self.judge.folder if self.judge else None
         if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
-            yield f"the judge: there is no finished run {folder}; name another, or leave judge out"
+            yield f"judge: {folder} is not a finished run; choose another, or leave judge out"
 
     def judge_weights(self) -> str | None:
-        """Return the SHA-256 of the weights of a judge that is a run."""
+        """Return the SHA-256 of the judge's weights, if the judge is a run."""
         folder = self.judge.folder if self.judge else None
         return None if folder is None else sha256_of(RunFolder(Path(folder)).model / WEIGHTS)
 
     def refuse_itself(self, run: Path) -> None:
-        """Raise `UserError` if the judge is the run whose texts it is to judge."""
+        """Raise `UserError` if the judge is the evaluated run."""
         if judges_itself(self.judge, run):
             raise UserError(
-                f"judge.path: {self.judge.folder} is the run itself, which does not judge its own text; name another"
+                f"judge.path: {self.judge.folder} is the evaluated run, which cannot judge its own text; choose another"
             )
 
     def write(self, model: Model, number: int, *, seed: int, **options: Any) -> Generation:
-        """Return texts in windows, and in float32: rounded further, they would depend on how many are written at once.
+        """Return texts generated in windows and in float32, in which they do not depend on the batch size.
 
         The options are those of `Model.sample`.
         """
@@ -65,7 +65,7 @@ class JudgedTask(Task):
         return model.sample(number, seed=seed, precision="fp32", batch_size=batch, windows=True, **options)
 
     def scores_of(self, written: Generation, of: str, model: Model, n: int | None = None) -> dict[str, Score]:
-        """Return the entropy of texts, with an n their distinct n-grams, and with a judge generative perplexity."""
+        """Return scores of texts: entropy, distinct n-grams if n is given, and generative perplexity with a judge."""
         from atat_zoo.evaluation.metric_states import distinct, entropy
         from atat_zoo.evaluation.text_scores import pieces_of
 
@@ -82,7 +82,7 @@ class JudgedTask(Task):
 
 @component
 class ControlledTask(JudgedTask):
-    """Compares n texts generated with a guidance to n texts without, from the same seeds, by the run's sampler.
+    """Compares n texts generated with guidance to n texts without guidance, from the same seeds, by the run's sampler.
 
     `accuracy`: fraction of texts that the classifier assigns to the attribute. `entropy`: unigram entropy within a
     text, in nats. `generative perplexity`: by the judge model, if given. Each is reported for guided texts and, as
@@ -130,8 +130,8 @@ class LongTextTask(JudgedTask):
     """Generates n long texts with the run's guidance, in windows of the training length.
 
     `entropy`: unigram entropy within a text, in nats. `distinct`: fraction of distinct token n-grams of a text.
-    `generative perplexity`: by the judge model, if given. Repetition lowers the first two, and a judge rates it as
-    probable. Throughput is printed as a note, because it depends on the machine.
+    `generative perplexity`: by the judge model, if given. Repetitive text has low values of all three. Throughput is
+    printed as a note, because it depends on the machine.
     """
 
     name = "long_text"
@@ -146,14 +146,14 @@ class LongTextTask(JudgedTask):
 
     def __attrs_post_init__(self) -> None:
         if self.n > self.length:
-            raise ValueError(f"n = {self.n}: a text of {self.length} tokens has no n-grams of so many; lower n")
+            raise ValueError(f"n = {self.n}: is larger than length = {self.length}; lower n")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         learned = experiment.data.length
         if self.length > learned and not self.sampler.blockwise:
-            problem = f"{self.sampler.name!r} writes at most the {learned} tokens that the model has learned"
-            yield Problem("evaluation.tasks", f'{problem}; lower length, or take the sampler "semi_autoregressive"')
+            problem = f"{self.sampler.name!r} generates at most {learned} tokens, the training length"
+            yield Problem("evaluation.tasks", f'{problem}; lower length, or use the sampler "semi_autoregressive"')
         yield from conflicts_of(experiment, sampler=self.sampler)
         yield from super().check(experiment)
 
@@ -170,7 +170,7 @@ class LongTextTask(JudgedTask):
         written = self.write(model, self.texts, seed=seed, sampler=self.sampler, length=self.length)
         scores: dict[str, Score | str] = {**self.scores_of(written, of, model, self.n)}
         speed, nfe = self.texts * self.length / written.seconds, float(written.sample.nfe.double().mean())
-        scores["speed"] = f"{speed:,.0f} tokens per second in float32, {nfe:,.1f} evaluations a text"
+        scores["speed"] = f"{speed:,.0f} tokens per second in float32, NFE {nfe:,.1f} per text"
         if progress:
             progress(self.texts, self.texts)
         return scores

@@ -1,4 +1,4 @@
-"""Held-out text: what a model pays for it by two estimators, by many orders, and along the steps of samplers."""
+"""Tasks of the NLL of held-out text: by two estimators, over many decoding orders, and under samplers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "on
 
 @component_base
 class OnText(Task):
-    """A task on a text: that of a corpus, or the run's own held-out text."""
+    """A task on the text of a corpus, or on the run's held-out text."""
 
     corpus: Any = component_param("corpus", None, help="corpus to evaluate; default: the run's held-out text")
     split: Literal["validation", "test", "all"] = param(
@@ -45,21 +45,21 @@ class OnText(Task):
 
     def __attrs_post_init__(self) -> None:
         if self.corpus is None and self.split == "all":
-            raise ValueError("split = all: a run has learned most of its own text; name a corpus, or a split")
+            raise ValueError("split = all: includes the run's training text; pass a corpus, or another split")
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
         return (self.corpus or experiment.parts["corpus"]).fingerprint()
 
     def split_of(self, corpus: Any) -> Split:
-        """Return the split that is read: of another text all, `train`, where nothing is held out or all is wanted."""
+        """Return the split to read; for a corpus without held-out text, or with split "all", it is `train`."""
         if self.split == "all" or (self.corpus is not None and corpus.undivided):
             return "train"
         split: Split = self.split if self.corpus is None else corpus.held_out_split(self.split)
         return split
 
     def text(self, model: Model, run: Path) -> Text:
-        """Return the sequences, framed as those that the model was trained on."""
+        """Return the sequences, packed as in training."""
         from atat_zoo.evaluation.held_out_text import held_out_text, text_of
 
         if self.corpus is None:
@@ -70,13 +70,13 @@ class OnText(Task):
 
 
 def bound_score(quantity: str, nats: Tensor, n: Tensor, of: str, published: Mapping[str, float] | None = None) -> Score:
-    """Return the exponential of nats per token, from nats of each token [n, L] or text [n], and the tokens [n]."""
+    """Return the exponential of nats per token, from nats per token [n, L] or per text [n], and the tokens [n]."""
     nats = nats if nats.dim() == 1 else nats.sum(1)
     return Score.over(quantity, nats, n, of=of, exponential=True, published=published)
 
 
 def without_special(model: Model, text: Text, nats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what is BOS or EOS of a text, bool [n, L], and the nats of the rest, [n], and its tokens, [n]."""
+    """Return a mask of BOS and EOS, bool [n, L], and the nats [n] and number [n] of the other tokens."""
     import torch
 
     from atat_zoo.evaluation.held_out_text import special_ids
@@ -87,10 +87,10 @@ def without_special(model: Model, text: Text, nats: Tensor) -> tuple[Tensor, Ten
 
 @component
 class HeldOutTask(OnText):
-    """NLL bound of a text: by exactly k masks, by another estimator of the same bound, and per byte.
+    """NLL bound of a text by two estimators, `exact_k` and `continuous_t`, and per byte.
 
-    A bound of the objective's own, such as the `sets bound`, has a separate row. With an exact likelihood there is one
-    value. `calibration error` is that of the predictions under the first masks.
+    A further bound of the objective, such as the `sets bound`, has a separate row. With an exact likelihood, one value
+    is reported. `calibration error` is computed on the predictions under the first masks.
     """
 
     name = "held_out"
@@ -136,7 +136,7 @@ class HeldOutTask(OnText):
         return scores
 
     def _specs(self, experiment: Experiment) -> Iterator[EvaluationSpec]:
-        """Yield what measures the bound by exact_k, and by continuous_t where that has a meaning."""
+        """Yield the settings of `exact_k`, and of `continuous_t` if the bound is not exact."""
         batch = experiment.evaluation.batch_size
         yield EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, metrics=("calibration_error",))
         other = EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, bound="continuous_t")
@@ -164,7 +164,7 @@ class BracketTask(OnText):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.orders % 2:
-            raise ValueError(f"orders = {self.orders}: half of them are held against the others; name an even number")
+            raise ValueError(f"orders = {self.orders}: a bracket compares two halves of the orders; set an even number")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
@@ -195,8 +195,8 @@ class BracketTask(OnText):
             "one order": bound_score(POLICY_BOUND, found.contribution, n, of),
         }
         if bracket_value(found.ends, n) is None:
-            why = "its error is wider than it is, or it lies below zero nats"
-            scores["truth"] = f"{BRACKET}: {why}; name more orders or sequences"
+            why = "the bracket is smaller than its standard error, or below zero nats"
+            scores["truth"] = f"{BRACKET}: {why}; increase orders or sequences"
         else:
             scores["truth above"] = bound_score("tangent", found.lower, n, of)
         scores["effective orders"] = Score.over(f"of {self.orders}", found.effective, of=of)
@@ -207,7 +207,7 @@ class BracketTask(OnText):
 class PricesTask(OnText, JudgedTask):
     """Policy bound, NFE and generated text of several samplers, with the run's guidance.
 
-    Reports the policy bound on the text, network evaluations (NFE), unigram entropy of the generated text in nats and,
+    Reports the policy bound on the text, forward passes (NFE), unigram entropy of the generated text in nats and,
     with a judge model, generative perplexity, which is lowest for repetitive text and needs the entropy to interpret
     it.
     """
@@ -224,7 +224,7 @@ class PricesTask(OnText, JudgedTask):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if not self.samplers:
-            raise ValueError("samplers names none; leave it out for ancestral sampling")
+            raise ValueError("samplers is empty; name one, or leave it out for ancestral sampling")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
@@ -265,7 +265,7 @@ class PricesTask(OnText, JudgedTask):
 
 
 def _by_name(samplers: Sequence[Any]) -> dict[str, Any]:
-    """Return samplers by their names, with its settings where another has the same name."""
+    """Return samplers by name, with their parameters if two have the same name."""
     tables = [unstructure(sampler) for sampler in samplers]
     names = [table["use"] for table in tables]
     said = zip(names, told_apart(tables), samplers, strict=True)

@@ -1,6 +1,6 @@
-"""Gaps in held-out texts: how often they are filled with the true words, and at what price.
+"""Infilling of gaps in held-out texts: exact match, and the NLL of the true tokens.
 
-n texts of L tokens, a gap of G in each.
+n texts of L tokens, with a gap of G tokens each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHARE_OF_TEXTS = "share of texts"
 
 @component
 class InfillingTask(Task):
-    """Infills one gap in each of n validation texts, at a place sampled by (seed, number of the text).
+    """Infills one gap in each of n validation texts, at a position sampled by (seed, index of the text).
 
     `exact match`: fraction of gaps that the sampler, with the run's guidance, fills with the true text. `price`: NLL of
     the true tokens given both sides, by the chain rule from left to right. `gain`: increase of this NLL if the right
@@ -52,8 +52,8 @@ class InfillingTask(Task):
         """See `registry.component`."""
         length = experiment.data.length
         if self.gap > length - 2:
-            problem = f"a gap of {self.gap} tokens leaves no text on both sides, and the model has learned {length}"
-            yield Problem("evaluation.tasks", f"{problem}; ask for at most {length - 2}")
+            problem = f"a gap of {self.gap} tokens leaves no token on each side in a sequence of {length}"
+            yield Problem("evaluation.tasks", f"{problem}; set gap to at most {length - 2}")
         if self.sampler is not None:
             yield from conflicts_of(experiment, sampler=self.sampler)
 
@@ -71,8 +71,8 @@ class InfillingTask(Task):
         starts = place_gaps(text.tokens, text.counted, special_ids(model.tokenizer), self.gap, seed)
         rows = (starts >= 0).nonzero()[:, 0]
         if not len(rows):
-            problem = f"none of the {len(starts)} held-out texts has {self.gap} tokens together"
-            raise UserError(f"{problem} that are no BOS, EOS or padding; ask for a smaller gap")
+            problem = f"none of the {len(starts)} held-out texts has {self.gap} adjacent tokens"
+            raise UserError(f"{problem} without BOS, EOS and padding; lower gap")
         tokens, starts = text.tokens[rows], starts[rows]
         # In float32: rounded further, what is written would depend on how many texts are written at once.
         text_generator, mask_id = model.text_generator("fp32"), model.context.mask_id
@@ -101,9 +101,9 @@ class InfillingTask(Task):
 
 
 def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
-    """Return the start of each text's gap, int64 [n], drawn by (seed, row); −1 if there is no room. Texts are [n, L].
+    """Return the start of each text's gap, int64 [n], sampled by (seed, row); −1 if the text is too short for one.
 
-    A gap contains no padding and none of the ids `special`, and has a token on each side.
+    Texts are [n, L]. A gap contains neither padding nor ids in `special`, and has a token on each side.
     """
     import torch
 
@@ -125,9 +125,9 @@ def log_likelihood(
 ) -> Tensor:
     """Return log p_θ of the true tokens of gaps by the chain rule, in nats, float64 [n, G].
 
-    Token by token from the left, with the gap's earlier tokens shown and its later ones masked: the exact likelihood of
-    filling it in this order, which also suits models that only write from left to right. Tokens are int64 [n, L],
-    starts int64 [n]; `right`: whether the text right of the gap is shown.
+    Tokens are predicted from left to right, with the gap's earlier tokens visible and its later tokens masked. This is
+    the exact likelihood of filling the gap in this order, which left-to-right models support too. Tokens are int64
+    [n, L], starts int64 [n]; `right` tells whether the text after the gap is visible.
     """
     import torch
 

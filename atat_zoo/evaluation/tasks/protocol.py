@@ -1,4 +1,4 @@
-"""How published code measures a text, beside how it is measured here: what of a difference is the protocol's."""
+"""The evaluation protocols of published code, and how much they change the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Name = Literal["mdlm", "sedd", "bd3lms", "llada"]
 
 @attrs.frozen(kw_only=True)
 class PublishedProtocol:
-    """An evaluation, as code that was published with a paper does it."""
+    """The evaluation protocol of code that was published with a paper."""
 
     source: str  # repository and commit
     special: str  # BOS and EOS, as `data.special_tokens`
@@ -47,30 +47,30 @@ PROTOCOLS: Mapping[Name, PublishedProtocol] = {
         source="kuleshov-group/mdlm, c112c52, mode=ppl_eval",
         special="both",
         bound=ClippedTBound(batch=_BATCH),
-        said="an EOS after each text, BOS and EOS at the ends of each row, all of them counted; one time a row, in the "
-        "stratum of its place in a batch of 16, from 0.001; rows shuffled; a last row that is not full is dropped",
+        said="an EOS after each text, BOS and EOS at the ends of each row, all counted; one time per row of at least "
+        "0.001, stratified over batches of 16; rows shuffled; an incomplete last row dropped",
     ),
     "sedd": PublishedProtocol(
         source="louaaron/Score-Entropy-Discrete-Diffusion, 0605786",
         special="document",
         bound=ClippedTBound(),
-        said="an EOS after each text, which is counted, and no BOS; one time a row, independent, from 0.001; a last "
-        "row that is not full is dropped",
+        said="an EOS after each text, which is counted, and no BOS; one independent time per row of at least 0.001; an "
+        "incomplete last row dropped",
     ),
     "bd3lms": PublishedProtocol(
         source="kuleshov-group/bd3lms, 1c3e8f4, scripts/zs_ppl",
         special="sequence",
         bound=ClippedTBound(batch=_BATCH, most=1.0),
         first_given=True,
-        said="no EOS between texts, BOS and EOS at the ends of each row, of which the BOS is given and not counted; "
-        "one time a row, in the stratum of its place in a batch of 16, from 0.001; rows shuffled",
+        said="no EOS between texts, BOS and EOS at the ends of each row, with the BOS given and not counted; one time "
+        "per row of at least 0.001, stratified over batches of 16; rows shuffled",
     ),
     "llada": PublishedProtocol(
         source="ML-GSAI/LLaDA, b7e6c35, get_log_likelihood.py",
         special="none",
         bound=ExactKBound(),
         draws=128,
-        said="exactly k masks, k spread evenly over 128 draws of a row; no BOS and no EOS",
+        said="exactly k masks, with k spread evenly over 128 samples per row; no BOS and no EOS",
     ),
 }
 
@@ -144,14 +144,14 @@ class ProtocolTask(OnText):
         }
 
     def _as_published(self, experiment: Experiment) -> EvaluationSpec:
-        """Return how their code measures; where the likelihood is exact, nothing is drawn."""
+        """Return the settings of the published evaluation; an exact likelihood samples no masks."""
         if experiment.parts["objective"].exact:
             return EvaluationSpec(batch_size=_BATCH)
         theirs = PROTOCOLS[self.protocol]
         return EvaluationSpec(mask_samples=theirs.draws, bound=theirs.bound, batch_size=_BATCH)
 
     def _rows(self, model: Model, theirs: PublishedProtocol) -> Text:
-        """Return the text in full rows, framed as published."""
+        """Return the text in full rows, packed as in the published code."""
         from atat_zoo.data.sequences import sequences
         from atat_zoo.evaluation.held_out_text import Text
 

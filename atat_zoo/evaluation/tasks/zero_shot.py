@@ -1,4 +1,4 @@
-"""The seven corpora of the field's zero-shot table, and what is published for them (arXiv:2406.07524, Table 3)."""
+"""The seven corpora of MDLM's zero-shot table, with the published values (arXiv:2406.07524, Table 3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Name = Literal["ptb", "wikitext103", "lm1b", "lambada", "ag_news", "pubmed", "ar
 
 
 class CorpusRow(NamedTuple):
-    """A corpus of the table."""
+    """A corpus of the zero-shot table."""
 
     title: str
     split: Split  # of its recipe; `train` where that divides nothing
@@ -53,7 +53,7 @@ LENGTH, VOCABULARY, TOKENS, PARAMETERS = 1024, 50_257, 524e9, 169e6
 
 
 def published_of(corpus: Any) -> tuple[float, float, float] | None:
-    """Return the figures of a corpus of the table, as its recipe ships; None of any other."""
+    """Return the published values of a corpus in the table, or None for another corpus."""
     return next((row.published for name, row in TABLE.items() if corpus == recipe(name)), None)
 
 
@@ -73,7 +73,7 @@ class ZeroShotTask(Task):
 
     def __attrs_post_init__(self) -> None:
         if not self.corpora:
-            raise ValueError("corpora names none; leave it out for all seven")
+            raise ValueError("corpora is empty; name one, or leave it out for all seven")
 
     def check(self, experiment: Experiment) -> Iterable[Any]:
         """See `registry.component`."""
@@ -121,14 +121,14 @@ class ZeroShotTask(Task):
             yield f"not as published (arXiv:2406.07524): {sentence}"
 
     def _text(self, name: Name) -> Any:
-        """Return the split of a corpus that the table has, as an undivided corpus."""
+        """Return the split of a corpus that the table uses."""
         corpus: Any = recipe(name)
         paths = tuple(str(Path(self.root) / path) for path in getattr(corpus, TABLE[name].split))
         shares = {"validation_share": 0.0, "test_share": 0.0}
         return attrs.evolve(corpus, train=paths, validation=(), test=(), **shares)
 
     def _differences(self, model: Model) -> Iterator[str]:
-        """Yield what tells a model and its evaluation from those of the published figures."""
+        """Yield the differences between this evaluation and the published one."""
         made = model.experiment
         corpus, shown = made.parts["corpus"], made.train.steps * made.train.batch_size * made.data.length
         if getattr(corpus, "train", None) != recipe("openwebtext").train:
@@ -148,6 +148,6 @@ class ZeroShotTask(Task):
             if (ours := getattr(made.data, key)) != theirs:
                 yield f'data.{key} = "{ours}", not "{theirs}"'
         if self.sequences:
-            yield f"{number(self.sequences, 'sequence')} of each corpus at most, not all of it"
+            yield f"{number(self.sequences, 'sequence')} per corpus at most, not the whole corpus"
         if "wikitext103" in self.corpora:
-            yield "WikiText is read article by article, with an EOS after each; there line by line, empty ones too"
+            yield "WikiText is read article by article, with an EOS after each, not line by line with empty lines"

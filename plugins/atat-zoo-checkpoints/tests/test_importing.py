@@ -76,7 +76,7 @@ def test_an_imported_run_is_evaluated_on_text_that_is_named(model, tmp_path):
     """The addresses, which an experiment has by default, say nothing of it."""
     made = import_model(str(model), tmp_path / "run")
     for ask in (text_of, lambda *of: held_out_text(of[0], of[1], "validation", 4)):
-        with pytest.raises(UserError, match=r"was imported, and has no text of its own; name one by --corpus, or im"):
+        with pytest.raises(UserError, match=r"was imported without a corpus; pass --corpus, or im"):
             ask(made, tmp_path / "run", made.experiment.evaluation)
     (tmp_path / "text.txt").write_text("".join(f"text {number}\n" for number in range(900)))
     text = json.dumps([str(tmp_path / "text.txt")])

@@ -130,7 +130,10 @@ def test_a_mistake_is_said_in_a_sentence(form, atat, root, words, sentence):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("import f.key.json a.json --out f.key.json", "--out f.key.json: the command reads f.key.json; name another"),
+        (
+            "import f.key.json a.json --out f.key.json",
+            "--out f.key.json: the command reads f.key.json; pass another path",
+        ),
         ("import f.key.json a.json --out a.json", "--out a.json: the command reads a.json"),
         ("import a.json f.results.json a.results.json", "--out a.results.json: the command reads a.results.json"),
         ("export run --questions page.html --out page.html", "--out page.html: the command reads page.html"),

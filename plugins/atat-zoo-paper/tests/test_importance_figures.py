@@ -219,7 +219,7 @@ def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
             f"{plain} has the estimator 'uniform', which gives every token the same importance; name a run with",
         ),
         ([run, plain], f"{plain} has the estimator 'uniform'"),
-        ([run, run], "is named twice; name it once"),
+        ([run, run], "is passed twice; pass it once"),
         ([run, other, longer], f"{longer}: has other held-out tokens than {run}; name runs of one corpus"),
         ([run, root / "none"], f"{root / 'none'} is not a run folder"),
         ([run, "--out", run / "resolved.toml"], f"--out {run / 'resolved.toml'}: belongs to the run {run}"),

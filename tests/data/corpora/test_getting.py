@@ -97,7 +97,7 @@ def here():
 def test_files_are_fetched_once_and_recorded(server, atat):
     code, out, err = atat("data", "get", both(server))
     assert (code, err) == (0, "")
-    assert "mine is in text: 2 files, 0.1 MB, fetched on " in out
+    assert "mine is in text: 2 files, 0.1 MB, downloaded on " in out
     assert out.endswith("licence: CC0 1.0\ncite: We, 2026\n")
     found = here()
     record = json.loads(found.pop("text/mine.source.json"))

@@ -93,7 +93,7 @@ def test_a_model_that_has_learned_no_answers_has_none(run):
     chat = Model.from_run(run).experiment
     assert list(AnswersTask().check(chat)) == list(AnswersTask(sampler="klass").check(chat)) == []
     (problem,) = AnswersTask().check(load("baselines/mdlm"))
-    assert (problem.key, "answers are those of dialogues" in problem.text) == ("evaluation.tasks", True)
+    assert (problem.key, "the task needs dialogues" in problem.text) == ("evaluation.tasks", True)
     *_, problem = AnswersTask(sampler="ancestral").check(load("baselines/autoregressive"))
     assert problem.key == "sampler"
     own, named = (AnswersTask(sampler=sampler).inputs(chat) for sampler in (None, "klass"))

@@ -261,18 +261,21 @@ def test_another_text_and_a_judge(root, atat, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--orders", "3"], "--orders 3: a bracket holds half of its orders against the others; name an even number"),
+        (
+            ["--orders", "3"],
+            "--orders 3: a bracket compares one half of the orders with the other; pass an even number",
+        ),
         (["--protocol", "theirs"], "'theirs' is not one of"),
         (
             ["--judge", "sedd"],
-            "the run sedd has the objective 'sedd', which only bounds a text's likelihood; name a run",
+            "the run sedd has the objective 'sedd', which only bounds a text's likelihood; choose a run",
         ),
-        (["--corpus", "nowhere.txt"], "there is no such file and no corpus of that name"),
+        (["--corpus", "nowhere.txt"], "no file or corpus has this name"),
     ],
 )
 def test_mistakes_are_refused_in_a_sentence(root, atat, monkeypatch, words, message):
     monkeypatch.chdir(root)
     code, _, err = atat("audit", "mdlm", *words)
     assert (code, message in err) == (2, True)
-    with pytest.raises(ValueError, match="a run has learned most of its own text"):
+    with pytest.raises(ValueError, match="split = all: includes the run's training text"):
         HeldOutTask(split="all")

@@ -132,10 +132,10 @@ NOWHERE = "judge = {use = 'run', path = 'nowhere'}"
     [
         (f"'controlled', guidance = {BIAS}", "classifier"),
         (f"'controlled', classifier = {BAYES}", "guidance"),
-        (f"'controlled', guidance = {BIAS}, classifier = {BAYES}, {NOWHERE}", "there is no finished run nowhere"),
-        ("'long_text', length = 40, sampler = 'ancestral'", "'ancestral' writes at most the 16 tokens"),
-        (f"'long_text', {NOWHERE}", "the judge: there is no finished run nowhere"),
-        ("'long_text', length = 2, n = 3", "n = 3: a text of 2 tokens has no n-grams of so many"),
+        (f"'controlled', guidance = {BIAS}, classifier = {BAYES}, {NOWHERE}", "nowhere is not a finished run"),
+        ("'long_text', length = 40, sampler = 'ancestral'", "'ancestral' generates at most 16 tokens"),
+        (f"'long_text', {NOWHERE}", "judge: nowhere is not a finished run"),
+        ("'long_text', length = 2, n = 3", "n = 3: is larger than length = 2"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(root, atat, table, said):
@@ -146,7 +146,7 @@ def test_what_cannot_be_measured_is_refused(root, atat, table, said):
 def test_no_run_judges_its_own_text(root, judge):
     model = Model.from_run(root / "judge")
     for task in (controlled(root, judge=judge), LongTextTask(**FEW, judge=judge), PricesTask(judge=judge)):
-        with pytest.raises(UserError, match="is the run itself, which does not judge its own text"):
+        with pytest.raises(UserError, match="is the evaluated run, which cannot judge its own text"):
             task.measure(model, root / "judge", seed=0)
 
 

@@ -111,9 +111,9 @@ def test_a_model_that_reads_from_the_left_gains_nothing(root):
 
 def test_a_gap_that_leaves_no_text(atat, root, monkeypatch):
     code, _, err = atat("eval", str(root / "mdlm"), "--task", "{use = 'infilling', gap = 15}")
-    assert (code, err.partition("; ")[2]) == (2, "ask for at most 14\n")
+    assert (code, err.partition("; ")[2]) == (2, "set gap to at most 14\n")
     model, scores = found(root, "mdlm", gap=14, texts=3)
     assert scores["price"].items == 3
     monkeypatch.setattr(model.tokenizer, "bos", ord(" "))
-    with pytest.raises(UserError, match="none of the 5 held-out texts has 14 tokens together"):
+    with pytest.raises(UserError, match="none of the 5 held-out texts has 14 adjacent tokens"):
         InfillingTask(gap=14, texts=5).measure(model, root / "mdlm", seed=0)

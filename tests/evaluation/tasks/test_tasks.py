@@ -105,7 +105,7 @@ def test_what_is_measured_once_is_read(root, monkeypatch):
 def test_a_result_that_cannot_be_kept_is_returned(root):
     run = shutil.copytree(root / "run", root / "read-only", ignore=shutil.ignore_patterns("evaluations"))
     (run / "evaluations").touch()
-    with pytest.warns(UnsavedNote, match="this result is not kept in the run"):
+    with pytest.warns(UnsavedNote, match="this result is not saved in the run"):
         found = measure_tasks([FEW], Model.from_run(run), run, seed=5)
     assert found == measure_tasks([FEW], Model.from_run(root / "run"), root / "run", seed=5)
 
@@ -115,7 +115,7 @@ def test_what_a_task_lacks_is_said_with_its_name(root):
     with pytest.raises(UserError) as said:
         require(tasks, Model.from_run(root / "run").experiment)
     first, second = str(said.value).splitlines()
-    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no text")
+    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no token")
     assert second.startswith("task zero_shot (corpora = ['ptb'], root = nowhere): PTB: there is no file nowhere/corpor")
     with pytest.raises(ValueError, match="tasks has 'infilling' twice"):
         EvaluationSpec(tasks=("infilling", {"use": "infilling", "gap": 3}, "infilling"))
@@ -126,10 +126,10 @@ def test_tasks_on_the_command_line(root, atat, monkeypatch):
     few = "{use = 'infilling', gap = 3, texts = 6}"
     for words, said in (
         (["--task", "infiling"], "did you mean 'infilling'"),
-        (["--task", few, "--split", "test"], "--split: is of the bound, and --task measures a task"),
-        (["--task", few, "--corpus", "ptb"], "--corpus: is of the bound"),
-        (["--task", few, "--metric", "brier_score"], "--metric: is of the bound"),
-        (["--task", few, "sampler.steps=2"], "sampler.steps=2: is of the bound"),
+        (["--task", few, "--split", "test"], "--split: does not apply to --task"),
+        (["--task", few, "--corpus", "ptb"], "--corpus: does not apply to --task"),
+        (["--task", few, "--metric", "brier_score"], "--metric: does not apply to --task"),
+        (["--task", few, "sampler.steps=2"], "sampler.steps=2: does not apply to --task"),
     ):
         code, out, err = atat("eval", "run", *words)
         assert (code, out, err.count("\n"), said in err) == (2, "", 1, True), err
@@ -159,4 +159,4 @@ def test_tasks_of_an_experiment_are_measured_after_its_training(tiny, atat, monk
     code, _, err = atat("train", str(tiny.path), *lacking)
     assert (code, "task zero_shot: PTB: there is no file" in err) == (2, True)
     assert not RunFolder(tiny.root / "without").exists
-    assert "not here: PTB: there is no file" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
+    assert "missing: PTB: there is no file" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
