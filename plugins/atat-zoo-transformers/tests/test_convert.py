@@ -231,7 +231,7 @@ HALF = ["backbone.dtype=float16"]
             "bert",
             lambda w: w[EMBEDDING].view(-1)[5:6].fill_(torch.nan),
             [],
-            "has 1 number that is not finite; g",
+            "has 1 value that is not finite; d",
         ),
         ("bert", lambda w: w.update({DENSE: w[DENSE].to(torch.int8)}), [], r"is of torch\.int8, which is not the type"),
         ("bert", lambda w: w[DENSE].view(-1)[:1].fill_(2e5), HALF, "in float16; set backbone.dtype=.bfloat16"),
@@ -290,7 +290,7 @@ def _longer(folder, table):
     table["added_tokens"] += [{"id": size + i, "content": f"<|extra{i}|>", **added} for i in (0, 1)]
 
 
-UNKNOWN = "tokens and reads any text as unknown; take the files of its tokenizer again"
+UNKNOWN = "tokens and reads any text as unknown; download its files again"
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ UNKNOWN = "tokens and reads any text as unknown; take the files of its tokenizer
         (_alone, r"has no tokenizer file \(tokenizer\.json, tokenizer\.model, vocab\.txt, vocab\.json\); put that of"),
         (_vocabulary, "has 65 " + UNKNOWN),
         (_without_text, "has 5 " + UNKNOWN),
-        (_longer, r"has 83 rows and the tokenizer 85 tokens, the first without one is '<\|extra0\|>'; take .*s\(85\)"),
+        (_longer, r"has 83 rows and the tokenizer 85 tokens, the first without a row is '<\|extra0\|>'; use .*s\(85\)"),
     ],
 )
 def test_a_tokenizer_that_is_not_the_models_is_refused(change, message, tmp_path):
@@ -328,7 +328,7 @@ def test_no_link_of_a_model_is_followed_out_of_its_folder(name, tmp_path):
     path = tmp_path / "model" / name
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match=f"{path.name} is a link that leads out of its folder; put the file itself in"):
+    with pytest.raises(UserError, match=f"{path.name} is a link to a file outside its folder; replace the link by"):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 
@@ -347,7 +347,9 @@ def test_weights_are_of_the_files_of_the_folder(tmp_path):
     shutil.copytree(tmp_path / "model", tmp_path / "other")
     index = tmp_path / "model" / "model.safetensors.index.json"
     index.write_text(index.read_text().replace('"model-', '"../other/model-', 1))
-    with pytest.raises(UserError, match=r"names a file '\.\./other/.*' outside its folder; get the model again"):
+    with pytest.raises(
+        UserError, match=r"refers to a file '\.\./other/.*' outside its folder; download the model again"
+    ):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 

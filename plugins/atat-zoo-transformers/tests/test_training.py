@@ -168,7 +168,7 @@ def test_a_model_with_its_own_code_writes_text_once_it_is_trusted(foreign, monke
 
     monkeypatch.setattr(transformers.dynamic_module_utils, "get_cached_module_file", fetched)
     asked = ["backbone.trust_remote_code=true", "backbone.head=output.2", "data.length=32"]
-    with pytest.raises(UserError, match=r"name a backbone by backbone\.use="):
+    with pytest.raises(UserError, match=r"choose a backbone with backbone\.use="):
         import_model(str(foreign), tmp_path / "run", asked)
     import_model(str(foreign), tmp_path / "run", ["backbone.use=transformers", *asked])
     assert list(tmp_path.rglob("ran"))
