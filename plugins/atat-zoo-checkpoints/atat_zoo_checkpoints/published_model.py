@@ -86,7 +86,7 @@ class Published:
     def weights(self) -> Mapping[str, Tensor]:
         """Weights by name, each loaded on access; for a checkpoint, the EMA weights.
         UserError: if safetensors are missing or damaged, or do not match the index.
-                    UserError: if there are no safetensors, or a file is missing, damaged, or does not match the
+                    UserError: if safetensors are missing or damaged, or do not match the
                         index.
         """
         if self.is_checkpoint:

@@ -297,7 +297,7 @@ def test_a_question_that_is_none(tmp_path, text, sentence):
 def test_a_form_has_each_run_once_and_not_too_many_texts(tmp_path):
     with pytest.raises(UserError, match="the run a is given twice"):
         check_size([tmp_path.relative_to(tmp_path.parent).with_name("a")] * 2, [""], 1)
-    with pytest.raises(UserError, match="the prompt x is named twice"):
+    with pytest.raises(UserError, match="the prompt x is given twice"):
         check_size([tmp_path], ["x", "x"], 1)
     with pytest.raises(UserError, match="lower it"):
         check_size([tmp_path], [""], 10_001)

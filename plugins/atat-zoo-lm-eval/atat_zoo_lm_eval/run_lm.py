@@ -96,9 +96,7 @@ class RunLM(LM):
             )
         for name in unknown:
             known = ("run", "sampler", "mask_samples", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
-            raise UserError(
-                f"model_args: unknown argument {name!r}{nearest(name, known)} (arguments: {', '.join(known)})"
-            )
+            raise UserError(f"model_args: unknown argument {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         if not run:
             raise UserError("model_args: run is missing; pass a run folder, as in --model_args run=runs/mine")
         self.mask_samples, self.seed = _whole("mask_samples", mask_samples, 1), _whole("seed", seed, 0)

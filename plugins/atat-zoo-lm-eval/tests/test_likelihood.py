@@ -225,7 +225,7 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
     for options, message in (
         ({"run": run, "device": "foo"}, "unknown device 'foo'"),
         ({"run": tmp_path / "nowhere"}, "nowhere"),
-        ({"mask_samples": 8}, "model_args: run is missing; name a run folder"),
+        ({"mask_samples": 8}, "model_args: run is missing; pass a run folder"),
     ):
         with pytest.raises(UserError, match=message):
             RunLM(**options)
