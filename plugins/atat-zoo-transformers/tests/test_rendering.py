@@ -99,7 +99,7 @@ _WRONG = {
     "{{ messages.append(1) }}": "refuses a dialogue: SecurityError: ",
     "{{ ''.__class__.__mro__ }}": "refuses a dialogue: SecurityError: ",
     "{% include 'x' %}": "refuses a dialogue: TypeError: no loader for this environment specified",
-    "{{ raise_exception('no system here') }}": "refuses a dialogue: no system here; change the dialogue, or write",
+    "{{ raise_exception('no system here') }}": "refuses a dialogue: no system here; change the dialogue, or pass",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "refuses a dialogue: RecursionError: ",
     "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}": "refuses a dialogue: RecursionError: ",
     "{% for a in 'b' %}" * 40
