@@ -1,4 +1,4 @@
-"""The field's published models in the zoo: backbones to which `atat import` gives their weights."""
+"""Backbones and objectives of published models, which `atat import` loads."""
 
 from atat_zoo.registry import hookimpl
 

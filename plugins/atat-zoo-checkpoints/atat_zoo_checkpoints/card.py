@@ -1,7 +1,7 @@
-"""The model card of an export: `card.md`, filled with what the run has recorded; no field of it is empty.
+"""Model card of an export: `card.md`, filled from the records of the run.
 
-What was not measured is said with the command that measures it. Numbers have the names of `results.naming`. A run may
-come from somebody else: what it has recorded as text is one line without tags and links, see `_received`.
+A missing measurement is replaced by the command that makes it. Quantities have the names of `results.naming`. A run
+may come from somebody else, so its recorded text is reduced to one line without tags and links; see `_received`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SAID = (
 
 
 def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None = None) -> str:
-    """Return README.md for a model of a run that has been written into a folder; `base` is that of an adapter."""
+    """Return README.md for an exported model in `folder`; `base` is the base model of an adapter."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     experiment, module, step, kept = model.experiment, model.module, model.step, RunFolder(run)
@@ -149,7 +149,7 @@ def _front_matter(
     evaluated: Mapping[str, Any],
     measured: list[RecordedBound],
 ) -> str:
-    """Return what the hub reads of a card, as YAML."""
+    """Return the metadata that the hub reads from a card, as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
 
     corpus = evaluated.get("corpus") or experiment.parts["corpus"].name
@@ -174,7 +174,7 @@ def _front_matter(
 
 
 def _corpora(experiment: Experiment) -> Iterator[dict[str, Any]]:
-    """Yield the corpora of an experiment, with what their recipes say of them."""
+    """Yield the corpora of an experiment with the licence, citation and command of their text."""
     corpus: Any = experiment.parts["corpus"]
     for part in (corpus, *(inner for kind, inner in components_in(corpus) if kind == "corpus")):
         known = next((text_source.read(each) for each in recipes() if recipe(each) == part), None)
@@ -184,7 +184,7 @@ def _corpora(experiment: Experiment) -> Iterator[dict[str, Any]]:
 
 
 def _sizes(experiment: Experiment) -> str:
-    """Say how much text each split has, if the shards are here."""
+    """Return the amount of text in each split, if the shards are on this machine."""
     with suppress(UserError, OSError, ValueError):
         build = Build(experiment, ShardSource.now(experiment), lambda *_: None)
         splits = shard_manifest.load(build.folder).splits.items()
@@ -192,11 +192,11 @@ def _sizes(experiment: Experiment) -> str:
             f"{name}: {number(split.documents, 'document')}, {number(split.tokens, 'token')}, {split.bytes:,} bytes"
             for name, split in splits
         )
-    return "How much it is `atat data build experiment.toml` says where the text is."
+    return "Run `atat data build experiment.toml` where the text is to see its size."
 
 
 def _prices(tables: list[dict[str, Any]], step: int) -> Iterator[list[str]]:
-    """Yield rows of what samplers pay for held-out text."""
+    """Yield table rows with the NLL of held-out text under each sampler."""
     for each in run_records.policy_nll(tables):
         if each["step"] == step:
             yield _price(each["sampler"], each["settings"], each["evaluations"], each)
@@ -212,7 +212,7 @@ def _price(name: str, parameters: Any, nfe: float, of: Mapping[str, Any]) -> lis
 
 
 def _received(value: Any) -> Any:
-    """Return what a run has recorded, its texts as one line each in which Markdown finds no tags and no links."""
+    """Return recorded values with every text on one line, in which Markdown finds no tags and no links."""
     if isinstance(value, dict):
         return {_received(key): _received(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -230,14 +230,14 @@ def _settings(part: Any) -> str:
 
 def _of_what(bound: RecordedBound, exact: bool) -> str:
     if bound.quantity != PERPLEXITY:
-        return f"e to the nats per token of the objective's own process, which is no {PERPLEXITY}"
+        return "exp(NLL per token) under the objective's own process, not a perplexity"
     if exact:
-        return "e to the nats per token, of the exact likelihood"
-    return "e to an upper bound on the nats per token, under uniform masking: the mean over all orders"
+        return "exp(NLL per token), exact likelihood"
+    return "exp(NELBO per token) under uniform masking: an upper bound, averaged over all orders"
 
 
 def _link(ref: str) -> str:
-    """Return a reference as a link, or an empty text for one that has none."""
+    """Return a reference as a link, or an empty text if it has no address."""
     kind, _, rest = ref.partition(":")
     addresses = {"arXiv": f"https://arxiv.org/abs/{rest}", "doi": f"https://doi.org/{rest}"}
     if kind in addresses:

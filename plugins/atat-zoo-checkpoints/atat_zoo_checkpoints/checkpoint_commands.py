@@ -1,4 +1,4 @@
-"""`atat import`: a run of a published model, without a training. `atat export`: a run as a model of the hub."""
+"""`atat import`, which creates a run from a published model, and `atat export`, which writes a run for the hub."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from atat_zoo.system.errors import UserError
 @output("run")
 @options("overrides")
 @click.option("--revision", help="Commit, tag or branch on the hub.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing run, once the new one is complete.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run after the new one is complete.")
 def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
     """Import the published model MODEL as the folder RUN: a name on the Hugging Face hub, a folder or a .ckpt file.
 
     Supports the published masked diffusion models; with atat-zoo-transformers, other models of the hub as well.
-    KEY=VALUE changes the experiment of the run.
+    KEY=VALUE overrides a key of the run's experiment.
     """
     from atat_zoo_checkpoints.model_import import import_model
 
@@ -68,7 +68,7 @@ def export(
     from atat_zoo_checkpoints.model_export import check_export, check_push, export_run, push
 
     if public and repository is None:
-        raise UserError("--public: belongs to --push; add that, or leave it out")
+        raise UserError("--public only works with --push; add --push, or leave --public out")
     check_export(run, folder, **how)
     if repository is not None:
         check_push(repository)

@@ -1,4 +1,4 @@
-"""The transformer of SEDD, MDLM, BD3LM, Duo and SetDLM, as these published its weights."""
+"""The transformer of SEDD, MDLM, BD3LM, Duo and SetDLM, for their published weights."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PREFIX = {"sedd": "", "mdlm": "backbone.", "bd3lm": "backbone.", "setdlm": "back
 
 @component
 class DDiTBackbone(LoRABackbone):
-    """The diffusion transformer of SEDD, as MDLM, D3PM, BD3LM, Duo and SetDLM have it, and an autoregressive model.
+    """Diffusion transformer of SEDD, which MDLM, D3PM, BD3LM, Duo, SetDLM and autoregressive baselines also use.
 
-    Rotary positions, layer norms with a gain, a feed-forward network with biases, and adaLN: a condition of σ = −log α
-    scales, shifts and gates every branch, and is that of σ = 0 if the network does not read the time. `dit`, the zoo's
-    own, has normalised queries and keys and no biases, so that no weights of the one fit the other.
+    It has rotary positions, layer norms with a gain, a feed-forward network with biases, and adaLN: a condition on
+    σ = −log α scales, shifts and gates every branch; without time conditioning, σ = 0. The zoo's `dit` normalises
+    queries and keys and has no biases, so the weights of the two are not interchangeable.
 
-    `atat import` reads safetensors of the hub's kuleshov-group/mdlm-…, bd3lm-…, owt-setdlm-… and louaaron/sedd-…, and
-    checkpoints, *.ckpt, that the code of MDLM, BD3LM and Duo has saved. There is no dropout.
+    `atat import` reads the safetensors of kuleshov-group/mdlm-…, bd3lm-…, owt-setdlm-… and louaaron/sedd-… on the hub,
+    and checkpoints (*.ckpt) of the training code of MDLM, BD3LM and Duo. Dropout is not supported.
     """
 
     name = "ddit"
@@ -73,16 +73,16 @@ class DDiTBackbone(LoRABackbone):
 
     @property
     def matrices(self) -> int:
-        """Weights of all layers that multiply every token."""
+        """Number of weights that multiply every token, summed over the layers."""
         return self.layers * 12 * self.width**2
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """Return the FLOPs of a pass without what is done once a row, for σ; attention counts in full under a mask."""
+        """Return the FLOPs of a forward pass, without the conditioning per row; masked attention counts in full."""
         of_layers = rows * length * (self.matrices + 2 * self.layers * length * self.width)
         return 2 * of_layers + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a sequence that is too long, and a noise under which t is another σ than in training."""
+        """Yield the problems: a sequence that is too long, or a noise whose σ(t) is not the trained one."""
         yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
@@ -93,7 +93,7 @@ class DDiTBackbone(LoRABackbone):
         if self.time_conditioning and not (isinstance(noise, LogLinearNoise) and noise.eps == self.eps):
             yield Problem(
                 "noise",
-                f'{noise.name!r}, as it is set, has another σ at t than the model has learned; set use = "log_linear" '
+                f'{noise.name!r} with these parameters has another σ(t) than in training; set use = "log_linear" '
                 f"and eps = {self.eps:g}",
             )
 
@@ -108,7 +108,7 @@ class DDiTBackbone(LoRABackbone):
         return DDiTModule(context, name=self.name, **values_of(self))
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a network's weights by their published names, as views, and the constants that stand beside them."""
+        """Return a network's weights, as views, and its stored constants, both by their published names."""
         from atat_zoo_checkpoints.ddit_module import published_weights, sets_mask
 
         prefix = PREFIX[self.form]
@@ -121,27 +121,27 @@ class DDiTBackbone(LoRABackbone):
         """Return the config.json with which `atat import` reads a network's published weights.
 
         Raises:
-            UserError: when no config.json was ever published of such a network.
+            UserError: if the published models of this form have no config.json.
         """
         from atat_zoo_checkpoints.ddit_forms import config_of
 
         return config_of(self, module.rows, experiment)
 
     def no_export_because(self, experiment: Experiment) -> str | None:
-        """Return a clause where no such network was published; see `Backbone`."""
+        """Return why a network cannot be exported, or None; see `Backbone`."""
         from atat_zoo_checkpoints.ddit_forms import unpublished
 
         return unpublished(self, experiment)
 
     def export(self, *of: Any, **how: Any) -> None:
-        """Write a network as it was published; see `Backbone`."""
+        """Write a network in its published format; see `Backbone`."""
         from atat_zoo_checkpoints.model_export import write_as_published
 
         write_as_published(self, *of, **how)
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
-        """Return whether a config.json, or the settings of a checkpoint, is one of this network."""
+        """Return whether a config.json, or the settings in a checkpoint, describe this network."""
         from atat_zoo_checkpoints.ddit_forms import form_of
 
         return form_of(config) is not None
@@ -154,7 +154,7 @@ class DDiTBackbone(LoRABackbone):
         return table_of(published, said)
 
     def imported(self, module: Any, published: Any) -> DDiTBackbone:
-        """Give a module the model's weights; D3PM's has a layer of its own for the mask, which is a row here."""
+        """Load the model's weights into a module; the separate mask layer of D3PM becomes a row of the embedding."""
         from atat_zoo_checkpoints.model_import import fill
 
         network = module.backbone

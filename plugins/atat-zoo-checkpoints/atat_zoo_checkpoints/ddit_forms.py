@@ -1,8 +1,8 @@
-"""What published settings say of a `ddit`: of the hub's config.json, and of the checkpoints of MDLM, BD3LM and Duo.
+"""Published settings of a `ddit`: config.json on the hub, and the checkpoints of MDLM, BD3LM and Duo.
 
 The forms are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms,
-kuleshov-group/setdlms and s-sahoo/duo. MDLM and Duo frame a text by BOS and EOS and end documents with EOS, SEDD does
-the latter alone, as SetDLM does on OpenWebText.
+kuleshov-group/setdlms and s-sahoo/duo. MDLM and Duo put BOS and EOS around each sequence and EOS after each document;
+SEDD, and SetDLM on OpenWebText, only put EOS after each document.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SETDLM = {"layers": "num_layers", "width": "hidden_size", "heads": "n_heads", "
 _SETDLM_NETWORK, _SETDLM_NOISE = "src.backbone.dit.DIT", "src.noise_schedule.noise_schedules."
 # Forms that were published of one objective, and no other form of that.
 _ALONE = {"sedd": "sedd", "setdlm": "set_diffusion"}
-_NO_MASK = "diffuses to random tokens and has no mask, so it is no masked diffusion model; name another"
+_NO_MASK = "uses uniform noise without a mask token and is not a masked diffusion model; choose another model"
 
 
 @attrs.frozen
 class Shape:
-    """What settings say. The names of an objective are those of the zoo."""
+    """Sizes and objective of a published network. Objectives have the zoo's names."""
 
     form: str
     objective: str
@@ -58,7 +58,7 @@ class Shape:
 
 
 def form_of(config: dict[str, Any]) -> str | None:
-    """Return the form of published settings, or None if they are not of this network."""
+    """Return the form of published settings, or None if they describe another network."""
     kind = str(config.get("model_type", "")).lower()
     if kind in ("mdlm", "bd3lm", "duo"):
         return "setdlm" if "backbone_config" in config else kind
@@ -76,7 +76,7 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"{published.model} {_NO_MASK}")
     read = {"mdlm": of_hub, "bd3lm": of_hub, "sedd": _of_sedd, "setdlm": of_setdlm, _SETTINGS: _of_training}
     if form is None:
-        raise UserError(f"{published.model} has no settings of a ddit; leave backbone.use out")
+        raise UserError(f"{published.model} does not have the settings of a ddit; leave backbone.use out")
     shape = read[form](config, published.model)
     text = text_of(published, said, shape.tokenizer)
     backbone = {
@@ -122,21 +122,21 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
-    """Return the mask's id: the tokenizer's own, or the row behind its tokens; with a start, the BOS."""
+    """Return the id of the mask as a parameter, if it is known; for an autoregressive model, that of the BOS."""
     if shape.objective == "autoregressive":
         if text.bos is None:
-            raise UserError("the tokenizer has no BOS, which starts a text here; name it by tokenizer.bos=")
+            raise UserError("the tokenizer has no BOS, which starts a text here; pass tokenizer.bos=")
         return {"mask_id": text.bos}
     known = text.mask if shape.mask_id is None else shape.mask_id
     return {"mask_id": known} if known is not None else {}
 
 
 def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
-    """Return the tables of a SetDLM: a text stands behind its BOS, and comes in a window that slides over it."""
+    """Return the tables of a SetDLM, whose sequences follow a BOS and are decoded in a sliding window."""
     start, length = text.bos if shape.bos_id is None else shape.bos_id, shape.length - 1
     window, power = shape.window or (1.0, 1.0)
     if start is None:
-        raise UserError("the tokenizer has no BOS, which stands before a text here; name it by tokenizer.bos=")
+        raise UserError("the tokenizer has no BOS, which precedes a text here; pass tokenizer.bos=")
     tables = {
         "objective": {"use": "set_diffusion", "start": start},
         "position_sets": {"use": "staggered", "sets": length, "window": window, "power": power},
@@ -157,16 +157,16 @@ def _window_of(noise: dict[str, Any], length: int) -> tuple[float, float]:
     elif b is None:
         b = 2 * area if desired in (1, most) else most / (length + most - 1)
     if not 0 < area < float(b) <= 1:
-        raise UserError(f"noise_config is no window of SetDLM's: b would be {float(b):g}; get the model again")
+        raise UserError(f"noise_config gives no valid window: b would be {float(b):g}; download the model again")
     return float(f"{float(b):.6g}"), float(f"{area / (float(b) - area):.6g}")
 
 
 def of_hub(config: dict[str, Any], model: str) -> Shape:
-    """Read the config.json of MDLM and BD3LM on the hub."""
+    """Return the shape in the config.json of MDLM or BD3LM on the hub."""
     form = str(config["model_type"]).lower()
     blocks = form == "bd3lm"
     if config.get("causal") or not config.get("adaln", True):
-        raise UserError(f"{model}: a causal bd3lm is not read here, or one without adaln; name another model")
+        raise UserError(f"{model}: causal bd3lm and bd3lm without adaln are not supported; choose another model")
     size = int(config["block_size"]) if blocks and config.get("cross_attn", True) else 0
     return Shape(
         form=form,
@@ -180,23 +180,21 @@ def of_hub(config: dict[str, Any], model: str) -> Shape:
 
 
 def of_setdlm(config: dict[str, Any], model: str) -> Shape:
-    """Read the config.json of a SetDLM on the hub."""
+    """Return the shape in the config.json of a SetDLM on the hub."""
     network, noise = config["backbone_config"], config.get("noise_config") or {}
     kind = (config.get("architectures") or [None])[0]
     if kind != "SetDLM":
-        raise UserError(
-            f"{model} is of class {clip(str(kind))} in SetDLM's code, which is not read; name another model"
-        )
+        raise UserError(f"{model} has the unsupported class {clip(str(kind))} of SetDLM's code; choose another model")
     if _class_of(network) != "DIT":
         raise UserError(
-            f"{model} has the network {clip(repr(network.get('_target_')))}, which is no ddit; name another"
+            f"{model} has the network {clip(repr(network.get('_target_')))} instead of a ddit; choose another model"
         )
     if network.get("causal_attention") or not config.get("keep_clean_bos"):
-        raise UserError(f"{model}: a causal SetDLM is not read here, or one that masks its BOS; name another model")
+        raise UserError(f"{model}: a causal SetDLM, or one that masks its BOS, is not supported; choose another model")
     length, rows = int(config["length"]), int(network["vocab_size"])
     sizes = (config["block_size"], noise.get("block_size", length), noise.get("length", length))
     if _class_of(noise) not in ("StaggeredNoise", "LinearNoise") or any(int(size) != length for size in sizes):
-        raise UserError(f"{model} has other orders than SetDLM's, over a whole text; name another model")
+        raise UserError(f"{model} does not decode whole texts in SetDLM's orders; choose another model")
     return Shape(
         form="setdlm",
         objective="set_diffusion",
@@ -213,16 +211,16 @@ def of_setdlm(config: dict[str, Any], model: str) -> Shape:
 
 
 def _class_of(table: dict[str, Any]) -> str:
-    """Return the name of the class that a table of Hydra builds."""
+    """Return the name of the class in a Hydra table."""
     return str(table.get("_target_")).rsplit(".", 1)[-1]
 
 
 def _of_sedd(config: dict[str, Any], model: str) -> Shape:
-    """Read the config.json of SEDD on the hub."""
+    """Return the shape in the config.json of SEDD."""
     if config["graph"]["type"] != "absorb":
         raise UserError(f"{model} {_NO_MASK}")
     if not config["model"].get("scale_by_sigma"):
-        raise UserError(f"{model}: without scale_by_sigma the scores are of another form; name another model")
+        raise UserError(f"{model}: scale_by_sigma = false is not supported; choose another model")
     rows = int(config["tokens"]) + 1
     return _of_network(
         config["model"], form="sedd", objective="sedd", rows=rows, time_conditioning=True,
@@ -231,14 +229,16 @@ def _of_sedd(config: dict[str, Any], model: str) -> Shape:
 
 
 def _of_training(settings: dict[str, Any], model: str) -> Shape:
-    """Read the settings in a checkpoint of MDLM's, BD3LM's or Duo's code."""
+    """Return the shape in the settings of a checkpoint of MDLM, BD3LM or Duo."""
     config = settings["config"]
     algorithm = config.get("algo") or config  # MDLM has no table of it
     name, of = algorithm.get("name"), str(algorithm["parameterization"])
     if str(name).startswith(("duo", "distillation", "ot-finetune")):
         raise UserError(f"{model} {_NO_MASK}")
     if algorithm["backbone"] not in ("dit", "ar"):
-        raise UserError(f"{model} has the network {clip(repr(algorithm['backbone']))}, which is no ddit; name another")
+        raise UserError(
+            f"{model} has the network {clip(repr(algorithm['backbone']))} instead of a ddit; choose another model"
+        )
     objectives = {
         "subs": "mdlm",
         "sedd": "sedd",
@@ -249,15 +249,15 @@ def _of_training(settings: dict[str, Any], model: str) -> Shape:
     }
     objective = objectives.get(of)
     if objective is None:
-        raise UserError(f"{model} has the parameterization {clip(repr(of))}, which the zoo has not; name another model")
+        raise UserError(f"{model} has the unsupported parameterization {clip(repr(of))}; choose another model")
     timed, noise = bool(algorithm.get("time_conditioning")), config.get("noise") or {}
     if timed and (config["training"].get("change_of_variables") or not str(noise.get("type")).startswith("log")):
-        raise UserError(f"{model} reads the time of a noise that is not log-linear; name another model")
+        raise UserError(f"{model} is conditioned on a noise other than log-linear; choose another model")
     blocks = bool(algorithm.get("cross_attn"))
     data, rows = config.get("data") or {}, None
     causal = objective == "autoregressive"
     if causal and (config["model"].get("adaln")):
-        raise UserError(f"{model}: a causal network with adaln is not read here; name another model")
+        raise UserError(f"{model}: a causal network with adaln is not supported; choose another model")
     return _of_network(
         config["model"],
         form="bd3lm" if blocks else "mdlm",
@@ -275,7 +275,7 @@ def _of_training(settings: dict[str, Any], model: str) -> Shape:
 
 
 def _block(config: dict[str, Any]) -> int:
-    """Return the size of a block, which is by default a reference to the length."""
+    """Return the size of a block; by default it refers to the length."""
     size = config["block_size"]
     return int(config["model"]["length"] if str(size).startswith("${") else size)
 
@@ -286,24 +286,24 @@ def _of_network(network: dict[str, Any], **known: Any) -> Shape:
 
 
 def unpublished(spec: Any, experiment: Experiment) -> str | None:
-    """Return a clause where no config.json was published of such a network."""
+    """Return why such a network has no published config.json, or None if it has one."""
     objective = experiment.parts["objective"]
     alone = _ALONE.get(spec.form)
     fits = objective.name not in ("d3pm", *_ALONE.values()) if alone is None else objective.name == alone
     if fits and (spec.condition or spec.form == "setdlm"):
         return None
-    return f"no config.json was published of a {spec.form} for objective {objective.name!r}"
+    return f"no {spec.form} model with objective {objective.name!r} was published with a config.json"
 
 
 def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
-    """Return the config.json of a network of so many rows, as it was published of the models of its form.
+    """Return the config.json of a network with `rows` embedding rows, in the published form.
 
     Raises:
-        UserError: when there was none.
+        UserError: if no config.json of this form was published.
     """
     objective = experiment.parts["objective"]
     if why := unpublished(spec, experiment):
-        raise UserError(f"backbone.form: {why}; what can be had is the run's own model folder")
+        raise UserError(f"backbone.form: {why}; use the run's own model folder")
     own = {"layers": spec.layers, "width": spec.width, "heads": spec.heads, "condition": spec.condition}
     own |= {"rows": rows, "length": spec.max_length}
     if spec.form == "setdlm":
@@ -322,7 +322,7 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
 
 
 def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return what `SetDLM.from_pretrained` wants: its network and noise have no defaults that would do."""
+    """Return the config.json that `SetDLM.from_pretrained` requires, because its own defaults do not fit."""
     length, sets = own["length"], experiment.parts["position_sets"]
     shared = {"length": length, "block_size": length, "attn_backend": "sdpa"}
     network = {"_target_": _SETDLM_NETWORK, **{key: own[name] for name, key in _SETDLM.items()}, **shared}
@@ -348,5 +348,5 @@ def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> di
 
 
 def _by_rows(rows: int) -> str | None:
-    """Return the tokenizer with which a hub's model of so many rows was published."""
+    """Return the tokenizer of a published model with `rows` embedding rows."""
     return {50258: "gpt2", 30522: "bert-base-uncased"}.get(rows)

@@ -23,7 +23,7 @@ FREQUENCIES = 256  # of σ
 
 
 class DDiTModule(PublishedNetwork):
-    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class DDiTModule(PublishedNetwork):
         return modulated(self.norm(h), *(pair(self.modulation, c)))
 
     def condition(self, t: Tensor | None, h: Tensor) -> Tensor | None:
-        """Return what modulates the layers, [B, C], or [1, C] if it does not read t: of σ = −log α(t), or of 0."""
+        """Return the adaLN condition, [B, C] for σ = −log α(t), or [1, C] for σ = 0 without time conditioning."""
         if self.sigma is None:
             return None
         if not self.reads_time:
@@ -94,7 +94,7 @@ class DDiTModule(PublishedNetwork):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each added to the residual stream."""
+    """Attention and a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int, condition: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Layer(nn.Module):
         attention: Any,
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
     ) -> Tensor:
-        """Return h [B, L, D]; `join` puts earlier keys and values first."""
+        """Return h [B, L, D]; `join` prepends cached keys and values."""
         B, L, D = h.shape
         changes: Any = (None,) * 6
         if self.modulation is not None and c is not None:
@@ -130,7 +130,7 @@ class Layer(nn.Module):
 
 
 def modulation(width: int, condition: int, parts: int) -> nn.Linear | None:
-    """Return the layer from a condition to shifts, scales and gates, zero as adaLN-zero begins; None without one."""
+    """Return the zero-initialised layer from a condition to shifts, scales and gates; None without a condition."""
     if not condition:
         return None
     layer = nn.Linear(condition, parts * width)
@@ -158,7 +158,7 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
-    """Return the weights by the names that they have in published files, as views."""
+    """Return the weights, as views, by their published names."""
     names = {f"{prefix}vocab_embed.embedding": module.table.weight}
     if module.sigma is not None:
         names |= _of(f"{prefix}sigma_map.mlp.0", module.sigma[0]) | _of(f"{prefix}sigma_map.mlp.2", module.sigma[2])
@@ -183,7 +183,7 @@ def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
 
 
 def sets_mask(length: int, device: torch.device) -> Tensor:
-    """Return which of a text's tokens, and then of its masks, see which along an order, bool [2L, 2L]: SetDLM's own."""
+    """Return SetDLM's attention mask along an order, bool [2L, 2L], for L tokens followed by L masks."""
     own = torch.eye(length, dtype=torch.bool, device=device)
     no_later = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return torch.cat([torch.cat([no_later, no_later & ~own]), torch.cat([torch.zeros_like(own), own])], 1)

@@ -1,4 +1,4 @@
-"""Small backbones, to test the parts with."""
+"""Small backbones for the conformance tests."""
 
 from __future__ import annotations
 

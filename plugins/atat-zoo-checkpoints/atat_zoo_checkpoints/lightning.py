@@ -1,4 +1,4 @@
-"""Checkpoints of Lightning: weights, their moving average and the settings of a training, without running any code."""
+"""Lightning checkpoints: weights, EMA and training settings, read without running any code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DEEPEST, _MOST = 128, 100_000  # of settings: how deep they nest, and how many 
 
 
 class _Inert:
-    """What a pickle would have made: it keeps what it is given, and does nothing."""
+    """Placeholder for an object in a pickle: it keeps its arguments and runs nothing."""
 
     state: Any = None
 
@@ -56,39 +56,37 @@ class _Inert:
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the settings of a Lightning checkpoint, plain, and its weights, with the moving average where it has one.
+    """Return the settings of a Lightning checkpoint as plain values, and its weights (EMA if it has one).
 
-    The average is a list in the order of the network's parameters, `backbone.` in the state, whose buffers it lacks.
+    The EMA is a list in the order of the network's parameters (`backbone.` in the state), without its buffers.
 
     Raises:
-        UserError: when it is no checkpoint, holds code, or its average is of another network.
+        UserError: if it is not a Lightning checkpoint, holds code, or its EMA belongs to another network.
     """
     found = _loaded(path)
     state, ema = found.get("state_dict"), found.get("ema")
     average = ema.get("shadow_params") if isinstance(ema, dict) else ema
     average = [] if average is None else average
     if not isinstance(state, dict):
-        raise UserError(f"{path} has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file")
+        raise UserError(f"{path} has no state_dict and is not a Lightning checkpoint; pass the .ckpt file")
     if not isinstance(average, list | tuple) or not all(isinstance(weight, Tensor) for weight in average):
-        raise UserError(f"{path}: its moving average is no list of weights; name a checkpoint as the training saved it")
+        raise UserError(f"{path}: its EMA is not a list of weights; pass a checkpoint as the training saved it")
     state = {str(name): weight for name, weight in state.items() if isinstance(weight, Tensor)}
     if not all(_is_plain(weight) for weight in (*state.values(), *average)):
-        raise UserError(
-            f"{path} has a weight that is sparse, quantized or without numbers; have the model as safetensors"
-        )
+        raise UserError(f"{path} has a weight that is sparse, quantized or without values; use safetensors instead")
     if average:
         # What is in the state of the network and no parameter is the table of angles.
         names = [name for name in state if name.startswith("backbone.") and not name.endswith(".inv_freq")]
         if len(average) < len(names) or any(a.shape != state[n].shape for n, a in zip(names, average, strict=False)):
             raise UserError(
-                f"{path}: its moving average has {len(average)} weights of other shapes than its {len(names)} "
-                "parameters, so it cannot be told which is which; name a checkpoint as the training saved it"
+                f"{path}: the shapes of its {len(average)} EMA weights do not match its {len(names)} parameters; "
+                "pass a checkpoint as the training saved it"
             )
         state |= dict(zip(names, average, strict=False))
     try:
         settings = _plain(found.get("hyper_parameters"), itertools.count())
     except ValueError as error:
-        raise UserError(f"{path}: its settings {error}; name a checkpoint as the training saved it") from None
+        raise UserError(f"{path}: its settings {error}; pass a checkpoint as the training saved it") from None
     return settings if isinstance(settings, dict) else {}, state
 
 
@@ -96,13 +94,15 @@ def _loaded(path: Path) -> dict[Any, Any]:
     try:
         parsing.opened(path).close()
         if zipfile.is_zipfile(path) and _is_compressed(path):  # a small file could fill the memory
-            raise RuntimeError("it is compressed, which torch.save does not do")
+            raise RuntimeError("the file is compressed, which torch.save does not do")
         with warnings.catch_warnings(action="ignore"):  # of a pickle of protocol 3
             asked = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except Exception as error:  # torch and its unpickler raise many kinds
         raise _unreadable(path, error) from None
     if foreign := sorted(name for name in asked if name.split(".")[0] not in _PACKAGES and name not in _TYPES):
-        raise UserError(f"{path} holds code, {clip(foreign[0], 80)}, which is not run; have the model as safetensors")
+        raise UserError(
+            f"{path} contains code, {clip(foreign[0], 80)}, which atat does not run; use safetensors instead"
+        )
     # A class of its own for each name, or torch knows only the last.
     stand_ins: list[Any] = [(type("_Inert", (_Inert,), {}), name) for name in asked]
     try:
@@ -111,18 +111,18 @@ def _loaded(path: Path) -> dict[Any, Any]:
     except Exception as error:
         raise _unreadable(path, error) from None
     if not isinstance(found, dict):
-        raise UserError(f"{path} has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file")
+        raise UserError(f"{path} has no state_dict and is not a Lightning checkpoint; pass the .ckpt file")
     return found
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
     reason = (str(getattr(error, "strerror", "") or error) or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError | RuntimeError):
-        return UserError(f"{path} cannot be read: {clip(reason)}; copy it again")
+        return UserError(f"{path} cannot be read: {clip(reason)}; copy the file again")
     # What torch says of its pickle is advice to programmers, and to let its code run.
     return UserError(
-        f"{path} cannot be read: its pickle is damaged, or of protocol 4 or 5, which is not read without running code; "
-        "copy it again, or have the model as safetensors"
+        f"{path} cannot be read: its pickle is damaged, or of protocol 4 or 5, which would have to run code; "
+        "copy the file again, or use safetensors instead"
     )
 
 
@@ -136,10 +136,10 @@ def _is_plain(weight: Tensor) -> bool:
 
 
 def _plain(value: Any, count: Iterator[int], depth: int = 0) -> Any:
-    """Return settings as plain values: OmegaConf keeps a container's under `_content`, and a leaf's under `_val`.
+    """Return settings as plain values: OmegaConf stores those of a container in `_content` and a leaf in `_val`.
 
     Raises:
-        ValueError: when they are nested too deeply, as in themselves, or too many.
+        ValueError: if the settings are nested too deeply (or contain themselves), or there are too many.
     """
     if depth > _DEEPEST:
         raise ValueError(f"are nested more than {_DEEPEST} deep")

@@ -1,4 +1,4 @@
-"""The mixture of experts of LLaDA 2.0 and 2.1, as its weights are published."""
+"""The mixture-of-experts transformer of LLaDA 2.0 and 2.1, for their published weights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @component
 class LLaDA2Backbone(LlamaBackbone):
-    """A `llama` with normalised queries and keys, a part of each head turned, and a mixture of experts.
+    """A `llama` with QK-norm, partial rotary embedding and a mixture of experts.
 
-    LLaDA 2 writes in blocks, of 32 tokens in its own code: objective `block`. `atat import` reads LLaDA2.0 and 2.1,
-    mini and flash. The balance of the experts is as it was published, and a training does not change it.
+    LLaDA 2 generates blocks, of 32 tokens by default: objective `block`. `atat import` reads LLaDA2.0 and 2.1,
+    mini and flash. The load balancing of the experts is fixed to the published values, also in training.
     """
 
     name = "llada2"
@@ -50,8 +50,8 @@ class LLaDA2Backbone(LlamaBackbone):
             or not self.chosen <= self.chosen_groups * of_group <= self.experts
         ):
             raise ValueError(
-                f"experts = {self.experts} do not divide into groups = {self.groups} of two and more, from "
-                f"{self.chosen_groups} of which {self.chosen} are chosen; change them"
+                f"experts = {self.experts} do not divide into groups = {self.groups} of at least two, so that "
+                f"{self.chosen} can be chosen from {self.chosen_groups} groups; change these values"
             )
 
     @property
@@ -61,12 +61,12 @@ class LLaDA2Backbone(LlamaBackbone):
 
     @property
     def matrices(self) -> int:
-        """Weights of all layers that multiply a token: of the experts, those that it has."""
+        """Number of weights that multiply a token, summed over the layers; only the chosen experts count."""
         return self._weights(self.chosen)
 
     @property
     def stored(self) -> int:
-        """Weights of all layers."""
+        """Number of weights, summed over the layers."""
         return self._weights(self.experts)
 
     def _weights(self, experts: int) -> int:
@@ -77,7 +77,7 @@ class LLaDA2Backbone(LlamaBackbone):
         return self.layers * attention + mlps
 
     def feed_forward(self, number: int, dtype: torch.dtype) -> nn.Module:
-        """Return the feed-forward network of a layer."""
+        """Return the feed-forward network of layer `number`."""
         from atat_zoo_checkpoints.mixture import Mixture
 
         return (

@@ -1,4 +1,4 @@
-"""A Llama-like network that attends both ways: LLaDA 8B and Dream 7B, as their weights are published."""
+"""The bidirectional Llama-like network of LLaDA 8B and Dream 7B, for their published weights."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ FORMS: dict[str, dict[str, str]] = {
 
 @component
 class LlamaBackbone(LoRABackbone):
-    """A transformer of RMS norms, rotary positions, grouped keys and a gated feed-forward network, without a time.
+    """Transformer with RMS norms, rotary positions, grouped keys and a gated feed-forward network, without time.
 
-    It is the network of Llama, and with `qkv_bias` that of Qwen2, attending to all positions, unless the objective says
-    otherwise. With `shift` the logits at a position are read from the one before it, as in Dream, which began as a
-    causal model. `atat import` reads LLaDA 8B and Dream 7B, base, instruct and what was made of them in the same form.
-    There is no dropout.
+    It is Llama's network, or with `qkv_bias` Qwen2's, with bidirectional attention unless the objective restricts it.
+    With `shift`, the logits of a position are read from the position before it, as in Dream, which was initialised
+    from a causal model. `atat import` reads LLaDA 8B and Dream 7B, base and instruct, and models fine-tuned from them.
+    Dropout is not supported.
     """
 
     name = "llama"
@@ -127,13 +127,13 @@ class LlamaBackbone(LoRABackbone):
 
     @property
     def matrices(self) -> int:
-        """Weights of all layers that multiply every token."""
+        """Number of weights that multiply every token, summed over the layers."""
         attention = 2 * self.width * self.head_size * (self.heads + (self.kv_heads or self.heads))
         return self.layers * (attention + 3 * self.width * self.inner)
 
     @property
     def stored(self) -> int:
-        """Weights of all layers."""
+        """Number of weights, summed over the layers."""
         return self.matrices
 
     def feed_forward(self, number: int, dtype: torch.dtype) -> nn.Module:
@@ -143,19 +143,19 @@ class LlamaBackbone(LoRABackbone):
         return SwiGLU(self.width, self.inner, dtype)
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """Return the FLOPs of a pass; attention counts in full under a mask."""
+        """Return the FLOPs of a forward pass; masked attention counts in full."""
         of_attention = 2 * self.layers * length * self.heads * self.head_size
         return 2 * rows * length * (self.matrices + of_attention) + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a sequence that is too long, or a shift of a part of a text."""
+        """Yield the problems: a sequence that is too long, or `shift` with an objective that splits a text."""
         yield from LoRABackbone.check(self, experiment)
         objective = experiment.parts["objective"]
         if self.shift and objective.masks_attention:
             yield Problem(
                 "backbone.shift",
-                f"objective {objective.name!r} does not denoise a text as a whole, so the position before another is "
-                "not the one that was read before it; set it to false",
+                f"objective {objective.name!r} does not denoise a text as a whole, so a position cannot be predicted "
+                "from the one before it; set it to false",
             )
         if experiment.data.length > self.max_length:
             yield Problem(
@@ -175,7 +175,7 @@ class LlamaBackbone(LoRABackbone):
         return LlamaModule(context, **values_of(self) | {key: getattr(self, key) for key in derived})
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a network's weights by their published names, as views; there is nothing beside them."""
+        """Return a network's weights, as views by their published names, and no constants."""
         from atat_zoo_checkpoints.llama_module import published_weights
 
         return published_weights(module, FORMS[self.form]), {}
@@ -187,18 +187,18 @@ class LlamaBackbone(LoRABackbone):
         return config_of(self, module, next(kind for kind in self.kinds if kind.lower().startswith(self.form)))
 
     def no_export_because(self, experiment: Experiment) -> str | None:
-        """Return None: any can be; see `Backbone`."""
+        """Return None: every such network can be exported; see `Backbone`."""
         return None
 
     def export(self, *of: Any, **how: Any) -> None:
-        """Write a network as it was published; see `Backbone`."""
+        """Write a network in its published format; see `Backbone`."""
         from atat_zoo_checkpoints.model_export import write_as_published
 
         write_as_published(self, *of, **how)
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
-        """Return whether a config.json is of a model that it knows."""
+        """Return whether a config.json describes a supported model."""
         return config.get("model_type") in cls.kinds
 
     @classmethod
@@ -209,7 +209,7 @@ class LlamaBackbone(LoRABackbone):
         return table_of(published, said, cls.kinds)
 
     def imported(self, module: Any, published: Any) -> LlamaBackbone:
-        """Give a module the model's weights."""
+        """Load the model's weights into a module."""
         from atat_zoo_checkpoints.model_import import fill
 
         fill(*self.published(module.backbone), published)

@@ -1,4 +1,4 @@
-"""What published settings say of a `llama` and a `llada2`: the config.json of LLaDA 8B, Dream 7B and LLaDA 2."""
+"""Published settings of a `llama` and a `llada2`: the config.json of LLaDA 8B, Dream 7B and LLaDA 2."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _USUAL = {
 
 @attrs.frozen
 class Form:
-    """A form of config.json.
+    """Form of a config.json.
 
     Attributes:
-        backbone: the zoo's part, and what of it the form decides.
-        keys: the parameters of the part that the settings say, each by its key there and its type.
-        fixed: what else the settings may say, for the networks here compute that alone; None where it may be absent.
-        context: the longest sequence of the training, if the settings do not say.
-        tokenizer: of the hub, if it has none of its own.
-        block: tokens that are written at once, 0 for all.
+        backbone: name of the zoo's backbone, and the parameters that the form determines.
+        keys: parameters of the backbone that the settings determine, each with its key and type there.
+        fixed: accepted values of other settings, because the networks support no others; None if it may be absent.
+        context: maximum length of a training sequence, if the settings do not have it.
+        tokenizer: name on the hub, for a model without its own tokenizer.
+        block: tokens per generated block; 0 for the whole text.
     """
 
     backbone: dict[str, Any]
@@ -136,17 +136,17 @@ FORMS = {"llada": _LLADA, "Dream": _DREAM, "llada2_moe": _LLADA2, "llada21_moe":
 
 
 def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return the tables of a model's experiment, if it is of one of these kinds."""
+    """Return the tables of a model's experiment, if its config.json has one of these forms."""
     config = published.config
     if (kind := str(config.get("model_type"))) not in kinds:
-        raise UserError(f"{published.model} has a config.json of another network; leave backbone.use out")
+        raise UserError(f"the config.json of {published.model} describes another network; leave backbone.use out")
     form = FORMS[kind]
     backbone = backbone_of(config, form, published.model)
     experts = (backbone["layers"] - backbone.get("dense_layers", 0)) * backbone.get("experts", 0)
     if max(backbone["layers"], experts) > len(published.weights):  # which would be built one by one
         raise UserError(
-            f"{published.model} has {len(published.weights)} weights, too few for the layers and experts of its "
-            "config.json; get the model again"
+            f"{published.model} has {len(published.weights)} weights, too few for the layers and experts in its "
+            "config.json; download the model again"
         )
     text = text_of(published, said, form.tokenizer, form.ends)
     # Trained on running text, with no sign of BOS or EOS around a sequence.
@@ -162,13 +162,13 @@ def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any
     """Return the table of the backbone.
 
     Raises:
-        UserError: when a setting makes it another function than the networks here, or is missing.
+        UserError: if a setting is missing or not supported.
     """
     for key, values in form.fixed.items():
         if config.get(key) not in values:
             raise UserError(
-                f"{model}: {key} = {clip(repr(config.get(key)))} in its config.json makes it another network than is "
-                f"read here, which has {values[0]!r}; name another model"
+                f"{model}: {key} = {clip(repr(config.get(key)))} in its config.json is not supported, only "
+                f"{values[0]!r}; choose another model"
             )
     keys = {key for key, _ in form.keys.values()}
     known = form.absent | {key: value for key, value in config.items() if value is not None}
@@ -182,7 +182,7 @@ def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any
 
 
 def config_of(spec: Any, network: Any, kind: str) -> dict[str, Any]:
-    """Return the config.json of a network, with whose `model_type` it is read again."""
+    """Return the config.json of a network, from whose `model_type` the form is recognised."""
     form = FORMS[kind]
     config = {key: values[0] for key, values in form.fixed.items()}
     config |= {key: getattr(spec, name) for name, (key, _) in form.keys.items()}

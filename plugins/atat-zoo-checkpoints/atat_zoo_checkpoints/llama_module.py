@@ -1,4 +1,4 @@
-"""The networks of `llama` and `llada2`. B sequences, L tokens, D width, H heads of which K for keys, E experts."""
+"""The networks of `llama` and `llada2`. B sequences, L tokens, D width, H heads, K key heads, E experts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LlamaModule(PublishedNetwork):
-    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
 
     reads_time = False
 
@@ -49,7 +49,7 @@ class LlamaModule(PublishedNetwork):
         dtype: str,
         **others: Any,  # of the specification alone
     ) -> None:
-        """See `LlamaBackbone`; `feed_forward` makes that of the layer of a number."""
+        """Create the network; see `LlamaBackbone`. `feed_forward` maps a layer's number to its feed-forward network."""
         of: Any = {"dtype": getattr(torch, dtype)}
         super().__init__(context, name=name, rows=rows, mask_id=mask_id, width=width, **of)
         self.shift, self.max_length = shift, max_length
@@ -78,7 +78,8 @@ class LlamaModule(PublishedNetwork):
         position = positions_of(tokens, positions, attention, cache, longest=self.max_length)
         if self.shift and (attention is not None or cache is not None):
             raise UserError(
-                "backbone.shift: a part of a text is asked for, and not the position before it; set it to false"
+                "backbone.shift predicts each token from the position before it, which this objective lacks; "
+                "set it to false"
             )
         h = self.embed(tokens)
         by = rotation(position, self.angles.to(h.device), h.dtype)
@@ -89,7 +90,7 @@ class LlamaModule(PublishedNetwork):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each added to the residual stream."""
+    """Attention and a feed-forward network, each with a residual connection."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class Layer(nn.Module):
         attention: Any,
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
     ) -> Tensor:
-        """Return h [B, L, D]; `join` puts earlier keys and values, of K heads, first."""
+        """Return h [B, L, D]; `join` prepends cached keys and values, of K heads."""
         B, L, _ = h.shape
         qkv = self.qkv(self.norm_attention(h)).view(B, L, self.heads + 2 * self.kv_heads, -1)
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
@@ -141,7 +142,7 @@ class Layer(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """A feed-forward network with a gate (Shazeer, arXiv:2002.05202)."""
+    """Gated feed-forward network (Shazeer, arXiv:2002.05202)."""
 
     def __init__(self, width: int, inner: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -155,7 +156,7 @@ class SwiGLU(nn.Module):
 
 
 def published_weights(module: LlamaModule, names: dict[str, str]) -> dict[str, Tensor]:
-    """Return the weights by the names that they have in published files, as views; `names` is one of `FORMS`."""
+    """Return the weights, as views, by their published names; `names` is one of `FORMS`."""
     found = {f"{names['table']}.weight": module.table.weight}
     for number, layer in enumerate(module.blocks):
         at = f"{names['layer']}.{number}."
@@ -172,7 +173,7 @@ def published_weights(module: LlamaModule, names: dict[str, str]) -> dict[str, T
 
 
 def _name(owner: str, names: dict[str, str]) -> str:
-    """Return the published name of a part of a layer; an expert's parts are called as those of a layer without."""
+    """Return the published name of a weight in a layer; an expert's weights are named like those of a dense layer."""
     if owner in names:
         return names[owner]
     outer, _, last = owner.rpartition(".")

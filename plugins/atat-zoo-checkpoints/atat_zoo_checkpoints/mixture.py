@@ -1,4 +1,4 @@
-"""A mixture of experts. N tokens, D width, E experts in G groups, of which a token has k."""
+"""A mixture of experts. N tokens, D width, E experts in G groups, k experts per token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atat_zoo_checkpoints.llama_module import SwiGLU
 
 
 class Mixture(nn.Module):
-    """Experts that a router chooses for each token, beside one that all tokens have (DeepSeek-V3, arXiv:2412.19437)."""
+    """Mixture of routed experts and one shared expert (DeepSeek-V3, arXiv:2412.19437)."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Mixture(nn.Module):
 
 
 class Router(nn.Module):
-    """Which experts a token has, and what each counts: the best ones of the groups whose best two are best."""
+    """Router to the best experts of the best groups; the sum of a group's two best scores ranks it."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Router(nn.Module):
         self.expert_bias = nn.Buffer(torch.zeros(experts))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the experts of tokens [N, D], int64 [N, k], and what each counts, float32 [N, k]."""
+        """Return the experts of tokens [N, D], int64 [N, k], and their weights, float32 [N, k]."""
         scores = F.linear(tokens.float(), self.weight.float()).sigmoid()
         biased = (scores + self.expert_bias).view(len(tokens), self.groups, -1)
         best = biased.topk(2, dim=-1).values.sum(-1).topk(self.chosen_groups, dim=-1).indices

@@ -1,7 +1,7 @@
-"""A run folder to a folder that `from_pretrained` reads, and that to the Hugging Face hub.
+"""Export of a run to a folder for `from_pretrained`, and to the Hugging Face hub.
 
-The network is written by its backbone's own method `export`, and `dit`, the zoo's own, by `hub`; of a LoRA run the
-matrices can be written instead, as an adapter of peft.
+The network is written by its backbone's method `export`, or by `hub` for the zoo's own `dit`. A LoRA run can also be
+exported as a peft adapter with its matrices only.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _SIZE = re.compile(r"(?!0+[A-Z])[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
 def check_export(
     run: Path, folder: Path, *, max_shard_size: str = "5GB", adapter: bool = False, base: str | None = None
 ) -> Experiment:
-    """Return the experiment of a run that can be exported to a folder; imports no torch.
+    """Return the experiment of a run that can be exported to a folder, without importing torch.
 
     Raises:
-        UserError: when the run does not exist, its network cannot be written in this form, the folder is not empty,
-            `max_shard_size` is not a size, or the base of the adapter is unknown.
+        UserError: if the run does not exist, its network cannot be exported in this form, the folder is not empty,
+            `max_shard_size` is not a size, or the base model of the adapter is unknown.
     """
     experiment = from_table(RunFolder(run).table(), where=str(run / "resolved.toml"))
     backbone = experiment.parts["backbone"]
     if not _SIZE.fullmatch(max_shard_size):
-        raise UserError(f"--max-shard-size {clip(max_shard_size)}: is no size; write one like 5GB or 200MB")
+        raise UserError(f"--max-shard-size {clip(max_shard_size)} is not a size; use a size like 5GB or 200MB")
     check_name(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{clip(folder)} is not empty; name a new folder")
+        raise UserError(f"{clip(folder)} is not empty; choose a new folder")
     text_generator = _writer(backbone)
     if text_generator is None:
         raise UserError(
-            f"{clip(run)}: backbone {backbone.name!r} does not write itself for the hub; it needs a method `export`, "
-            "which docs/how-to/your-backbone.md describes"
+            f"{clip(run)}: backbone {backbone.name!r} cannot be exported, because it has no method `export`; "
+            "docs/how-to/your-backbone.md describes that method"
         )
     if adapter:
         base_of(run, experiment, base)
@@ -60,7 +60,7 @@ def check_export(
 
 
 def _writer(backbone: Any) -> Any:
-    """Return what has the functions `export` and `no_export_because` for a backbone; None if nothing does."""
+    """Return the object with `export` and `no_export_because` for a backbone, or None."""
     from atat_zoo_checkpoints import hub
 
     if hasattr(backbone, "export"):
@@ -79,23 +79,23 @@ def export_run(
     adapter: bool = False,
     base: str | None = None,
 ) -> Model:
-    """Write the network of a run with its tokenizer, its code if the library has none for it, and a model card.
+    """Write the network of a run with its tokenizer, a model card, and its code unless transformers has it.
 
     Args:
         run: the run folder.
-        out: a folder, which is new or empty; it is there when all is written, or not at all.
-        step: the checkpoint whose weights to take; the final model if None.
-        dtype: of the weights, in torch's name; that of the run if None.
-        max_shard_size: of a file, as "5GB".
-        name: by which the card calls it; that of the folder if None.
-        adapter: whether only the matrices of a LoRA run are written, as an adapter of peft; else they are merged.
-        base: the model for which the adapter is; the published one that the run began with if None.
+        out: a new or empty folder; either everything is written or nothing.
+        step: training step of the checkpoint; None for the final model.
+        dtype: torch's name of the data type of the weights; None for that of the run.
+        max_shard_size: maximum size of a file, such as "5GB".
+        name: name of the model in the card; None for that of the folder.
+        adapter: whether to write only the matrices of a LoRA run, as a peft adapter, instead of merging them.
+        base: base model of the adapter; None for the published model that the run started from.
 
     Returns:
         The model that was written.
 
     Raises:
-        UserError: when it cannot be written; see `check_export`.
+        UserError: if it cannot be exported; see `check_export`.
     """
     run, out = Path(run), Path(out)
     experiment = check_export(run, out, max_shard_size=max_shard_size, adapter=adapter, base=base)
@@ -123,14 +123,14 @@ def export_run(
 
 
 def _refuse_overflow(backbone: Any, dtype: str | None) -> None:
-    """Raise a `UserError` if a weight is larger than any number of the type in which it is to be written."""
+    """Raise a `UserError` if a weight is too large for the data type of the export."""
     import torch
 
     most = torch.finfo(getattr(torch, dtype)).max if dtype else torch.inf
     for name, weight in backbone.named_parameters():
         if weight.numel() and (largest := float(weight.detach().abs().max())) > most:
             raise UserError(
-                f"--dtype {dtype}: the weights {name} go up to {largest:.3g}, and {dtype} to {most:.3g}; export with "
+                f"--dtype {dtype}: the weights {name} go up to {largest:.3g}, but {dtype} only to {most:.3g}; pass "
                 f"--dtype {'bfloat16' if dtype == 'float16' else 'float32'}"
             )
 
@@ -145,7 +145,7 @@ def write_as_published(
     dtype: str | None,
     max_shard_size: str,
 ) -> None:
-    """Write config.json, the weights by their published names, which `atat import` reads again, and the tokenizer."""
+    """Write config.json, the weights by their published names and the tokenizer; `atat import` reads them again."""
     import torch
     from huggingface_hub import save_torch_state_dict
     from transformers import PreTrainedTokenizerFast
@@ -170,24 +170,26 @@ def write_as_published(
 
 
 def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
-    """Return the model for which the adapter of a run is: the named one, or the published one that it began with.
+    """Return the base model of a run's adapter: the named one, or the published one that the run started from.
 
     Raises:
-        UserError: when the run has no adapter, or the model is not known.
+        UserError: if the run has no adapter, or the base model is unknown.
     """
     backbone: Any = experiment.parts["backbone"]
     if not backbone.lora_rank:
-        raise UserError(f"--adapter: {clip(run)} was not trained by LoRA (backbone.lora_rank is 0); leave it out")
+        raise UserError(
+            f"--adapter: {clip(run)} was not trained with LoRA (backbone.lora_rank is 0); leave --adapter out"
+        )
     if backbone.prefix is None:
         raise UserError(
-            f"--adapter: the layers of backbone {backbone.name!r} have other names where its model is published; "
-            "leave --adapter out, and the matrices are merged"
+            f"--adapter: the layers of backbone {backbone.name!r} have other names in its published model; "
+            "leave --adapter out to merge the matrices"
         )
     if named is not None:
         if not (Path(named) / "config.json").is_file() and (Path(named).exists() or not HUB_NAME.fullmatch(named)):
             raise UserError(
-                f"--base {clip(named) or repr(named)}: neither a model folder with config.json nor a name on the hub; "
-                "write FOLDER or OWNER/NAME"
+                f"--base {clip(named) or repr(named)} is neither a folder with config.json nor a name on the hub; "
+                "use FOLDER or OWNER/NAME"
             )
         return Base(named)
     if experiment.init_from is None:  # LoRA of a pretrained model, which the backbone names
@@ -198,8 +200,8 @@ def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
     if (Path(model) / "config.json").is_file() or (HUB_NAME.fullmatch(model) and not Path(model).exists()):
         return Base(model, origin.get("revision"))
     raise UserError(
-        f"--adapter: the base of {clip(run)} is the run {clip(experiment.init_from)}, which peft does not read; export "
-        f"that run to a folder, and name it by --base FOLDER"
+        f"--adapter: the base of {clip(run)} is the run {clip(experiment.init_from)}, which peft cannot read; export "
+        f"that run to a folder, and pass --base FOLDER"
     )
 
 
@@ -223,28 +225,28 @@ def _write_adapter(module: Any, spec: Any, base: Base, folder: Path, *, dtype: s
 
 
 def check_push(name: str) -> None:
-    """Check, before anything is written, that a model of this name could be pushed; the hub is not asked.
+    """Check whether a model of this name could be pushed, before anything is written and without network access.
 
     Raises:
-        UserError: when the name is none of the hub, or there is no token.
+        UserError: if the name is invalid, or the token is missing.
     """
     if not HUB_NAME.fullmatch(name):
-        raise UserError(f"--push {clip(name) or repr(name)}: is no name on the hub; write OWNER/NAME")
+        raise UserError(f"--push {clip(name) or repr(name)} is not a model name; use OWNER/NAME")
     import huggingface_hub
 
     if not huggingface_hub.get_token():
         raise UserError(
-            "--push: there is no token for the hub; log in with `hf auth login`, or set HF_TOKEN in the environment"
+            "--push needs a token of the hub; log in with `hf auth login`, or set HF_TOKEN in the environment"
         )
 
 
 def push(folder: Path, name: str, *, public: bool = False) -> str:
-    """Upload a folder as a model of the hub, which is private unless `public`, and return its address.
+    """Upload a folder as a model, private unless `public`, and return its address.
 
-    A model of this name that is there gets a commit, and stays as private as it is.
+    An existing model of this name gets a new commit and keeps its visibility.
 
     Raises:
-        UserError: when the hub refuses, or is not reached.
+        UserError: if the hub refuses the upload or cannot be reached.
     """
     import huggingface_hub
 
@@ -254,7 +256,7 @@ def push(folder: Path, name: str, *, public: bool = False) -> str:
     except Exception as error:  # of the hub, of the network: the library raises many kinds
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"--push {name}: {clip(first)}; the export is in {clip(folder)}: push it again with "
-            f"`hf upload {name} {folder}`, or see that the token may write there"
+            f"--push {name}: {clip(first)}; the export is in {clip(folder)}: retry with "
+            f"`hf upload {name} {folder}`, or check that your token has write access"
         ) from None
     return str(address)

@@ -1,4 +1,4 @@
-"""From a published model to a run folder, without a training."""
+"""Import of a published model as a run folder, without training."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # the ty
 def import_model(
     model: str, out: Path, overrides: Sequence[str] = (), *, revision: str | None = None, overwrite: bool = False
 ) -> Model:
-    """Make a run folder of a model: what samples, fills, evaluates and judges a run does so with it at once.
+    """Create a run folder from a published model, for all commands that sample from, infill with or evaluate a run.
 
-    The run needs the model no longer, and a training continues from it by `init_from`.
+    The run no longer needs the model's files. To train it further, set `init_from` to the run.
 
     Args:
-        model: name on the hub, folder, or checkpoint of Lightning.
+        model: name on the hub, folder, or Lightning checkpoint.
         out: the run folder.
-        overrides: `key.path=value` of its experiment, such as `data.length=256`. Without a `corpus` among them it is
-            evaluated only on text that is named.
-        revision: commit, tag or branch of the hub.
-        overwrite: whether to replace a run that is there, once all of the new one is written.
+        overrides: `key.path=value` of its experiment, such as `data.length=256`. Without a `corpus`, the run is only
+            evaluated on text that you name.
+        revision: commit, tag or branch on the hub.
+        overwrite: whether to replace an existing run after the new one is complete.
 
     Raises:
-        UserError: when no backbone reads the model, its files or weights do not fit, or there is a run already.
+        UserError: if no backbone reads the model, its files or weights do not fit, or the run exists.
     """
     check_name(out)
     # A part's name is short for a table that only has `use`.
     short = overrides_as_table(overrides)
     said = {kind: {"use": value} if isinstance(value, str) else value for kind, value in short.items()}
     if RunFolder(out).keeps(source := Path(model)) or (source.is_dir() and source.resolve() == out.resolve()):
-        raise UserError(f"{clip(out)} would be written over the model that it reads; choose another folder")
+        raise UserError(f"{clip(out)} is the folder of the model itself; choose another folder for the run")
     published = Published(model, revision)
     with _understanding(published):
         table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
@@ -73,12 +73,12 @@ def import_model(
     folder = RunFolder(out)
     with folder.lock():
         if folder.exists and not overwrite:
-            raise UserError(f"{out} has a run already; replace it with --overwrite, or choose another folder")
+            raise UserError(f"{out} already contains a run; pass --overwrite to replace it, or choose another folder")
         backbone = experiment.parts["backbone"]
         if backbone.lora_rank:
             raise UserError(
-                "backbone.lora_rank: an import trains nothing; leave it out, and set it in the training that begins "
-                f"with init_from={out}"
+                "backbone.lora_rank: an import does not train; leave it out, and set it in a training with "
+                f"init_from={out}"
             )
         if not backbone.built_with_weights:  # compare, before it takes the memory that settings ask
             with _understanding(published), torch.device("meta"), needing_no_memory():
@@ -100,25 +100,26 @@ def import_model(
 
 @contextmanager
 def _understanding(published: Published) -> Iterator[None]:
-    """Make a sentence of what goes wrong with settings of any shape and size."""
+    """Raise a `UserError` for any exception that unexpected settings cause."""
     try:
         yield
     except UserError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise UserError(
-            f"{published.model} has settings of another form ({type(error).__name__}: {clip(error)}); get it again"
+            f"{published.model} has settings of an unknown form ({type(error).__name__}: {clip(error)}); "
+            "download it again"
         ) from None
 
 
 def _reader(published: Published, said: dict[str, Any]) -> Any:
-    """Return the class of the backbone that reads a model: the one that `backbone.use` names, or the only one."""
+    """Return the backbone class that reads a model: that of `backbone.use`, or the only one that recognises it."""
     zoo, named = Zoo.load(), said.get("backbone", {}).get("use")
     known = [zoo.component("backbone", name) for name in ([str(named)] if named else zoo.names("backbone"))]
     able: list[Any] = [cls for cls in known if hasattr(cls, "import_table")]
     if named:
         if not able:
-            raise UserError(f"backbone.use: {named!r} reads no published model; leave it out")
+            raise UserError(f"backbone.use: {named!r} cannot read published models; leave it out")
         return able[0]
     reading = [cls for cls in able if cls.reads(published.config)]
     if len(reading) == 1:
@@ -127,36 +128,35 @@ def _reader(published: Published, said: dict[str, Any]) -> Any:
     what = f"{published.model} (model_type {clip(repr(kind))})" if kind else published.model
     if reading:
         names = ", ".join(cls.name for cls in reading)
-        raise UserError(f"{what} is read by several backbones; choose one by backbone.use=, of {names}")
+        raise UserError(f"several backbones read {what}: {names}; choose one with backbone.use=")
     names = ", ".join(cls.name for cls in able) or "none is installed"
     raise UserError(
-        f"no backbone reads {what} of itself (those that read models: {names}); install a package that does, as "
-        "atat-zoo-checkpoints or atat-zoo-transformers, or name a backbone by backbone.use="
+        f"no backbone recognises {what} (backbones that read models: {names}); install a package with one, such as "
+        "atat-zoo-checkpoints or atat-zoo-transformers, or choose a backbone with backbone.use="
     )
 
 
 def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: Published) -> None:
-    """Give a network the weights of a published model.
+    """Copy the weights of a published model into a network.
 
     Args:
-        own: the network's weights by the names that the model has for them, in its shapes; views are written into. Of
-            those that have no memory yet only names, shapes and types are compared.
-        constants: what the model stores beside them and the network computes; they may be absent, and must be equal.
+        own: the network's weights, as views by their published names and in their published shapes. On the meta device,
+            only names, shapes and types are compared.
+        constants: values that the model may store and the network computes; if stored, they must be equal.
         published: the model.
 
     Raises:
-        UserError: when a weight is missing, is not known, has another shape or type, or a number that is not finite;
-            the sentence names them.
+        UserError: if a weight is missing, unknown, of another shape or type, or not finite; the message names it.
     """
     weights = published.weights
     wrong = [f"{name} is missing" for name in own if name not in weights]
-    wrong += [f"{name} is not known" for name in weights if name not in own and name not in constants]
+    wrong += [f"{name} is unknown" for name in weights if name not in own and name not in constants]
     for name, tensor in own.items() if not wrong else ():
         found = weights[name]
         if found.shape != tensor.shape:
-            wrong.append(f"{name} is {list(found.shape)} and not {list(tensor.shape)}")
+            wrong.append(f"{name} has the shape {list(found.shape)} instead of {list(tensor.shape)}")
         elif found.dtype not in FLOATS:
-            wrong.append(f"{name} is of {found.dtype}, which is not the type of a weight")
+            wrong.append(f"{name} has the type {found.dtype}, which is not a floating-point type")
     refuse_other(wrong, published.model)
     if any(tensor.is_meta for tensor in own.values()):
         return
@@ -167,47 +167,47 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
     for name in constants.keys() & weights.keys():
         found, constant = weights[name].float(), constants[name].float()
         if found.shape != constant.shape or not torch.allclose(found, constant, rtol=1e-4, atol=1e-7):
-            wrong.append(f"{name} is not what it is computed to be")
+            wrong.append(f"{name} differs from its computed value")
     refuse_other(wrong, published.model)
 
 
 def refuse_other(wrong: Sequence[str], model: str) -> None:
-    """Raise a `UserError` if weights are not those that a model's settings say; each clause names one."""
+    """Raise a `UserError` if weights do not match a model's settings; each clause names one."""
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise UserError(
-            f"{model} has other weights than its settings say: {clip('; '.join(wrong[:_NAMED]))}{more}; get "
-            "the model again, or correct what does not fit by backbone.KEY=VALUE"
+            f"the weights of {model} do not match its settings: {clip('; '.join(wrong[:_NAMED]))}{more}; "
+            "download the model again, or correct the settings with backbone.KEY=VALUE"
         )
 
 
 def refuse_without_row(context: Context, rows: int, model: str) -> None:
-    """Raise a `UserError` that names the tokens of the tokenizer for which a model's embedding has no row."""
+    """Raise a `UserError` if the embedding of a model has fewer rows than its tokenizer has tokens."""
     V, library = context.vocabulary_size, context.tokenizer and context.tokenizer.library
     if rows < V:
         names = [repr(library.id_to_token(i)) for i in range(rows, V)] if library else []
-        named = f", the first without one is {clip(names[0], 60)}" if names else ""
+        named = f", the first without a row is {clip(names[0], 60)}" if names else ""
         raise UserError(
-            f"{model}: the embedding has {rows} rows and the tokenizer {V} tokens{named}; take the model's own "
-            f"tokenizer, or give the model a row for each by `resize_token_embeddings({V})` and save it again"
+            f"{model}: the embedding has {rows} rows and the tokenizer {V} tokens{named}; use the model's own "
+            f"tokenizer, or add the rows with `resize_token_embeddings({V})` and save the model again"
         )
 
 
 def refuse_unread(tokenizer: TokenizerModel, model: str) -> None:
-    """Raise a `UserError` if a tokenizer reads none of its own tokens, so that it knows no text at all."""
+    """Raise a `UserError` if a tokenizer encodes none of its own tokens, so that every text is unknown to it."""
     own = np.flatnonzero(tokenizer.byte_counts())
     texts = [tokenizer.decode([int(i)]) for i in own[:: 1 + len(own) // _PROBED]]
     if not any(i != tokenizer.unknown for ids in tokenizer.encode_batch(texts) for i in ids):
         raise UserError(
-            f"the tokenizer of {model} has {tokenizer.vocabulary_size} tokens and reads any text as unknown; take the "
-            "files of its tokenizer again, or name another by tokenizer.model or tokenizer.path"
+            f"the tokenizer of {model} has {tokenizer.vocabulary_size} tokens and reads any text as unknown; download "
+            "its files again, or choose another tokenizer with tokenizer.model or tokenizer.path"
         )
 
 
 def refuse_not_finite(name: str, weight: Tensor, model: str) -> None:
-    """Raise a `UserError` if a weight of a published model has a number that is not finite as the network holds it."""
+    """Raise a `UserError` if a weight of a published model is not finite in the network's data type."""
     if count := int((~weight.isfinite()).sum()):
-        many = f"{count:,} numbers that are" if count > 1 else "1 number that is"
+        many = f"{count:,} values that are" if count > 1 else "1 value that is"
         half = weight.dtype == torch.float16
         remedy = 'in float16; set backbone.dtype="bfloat16", or ' if half else "; "
-        raise UserError(f"{model}: {name} has {many} not finite{' ' * half}{remedy}get the model again")
+        raise UserError(f"{model}: {name} has {many} not finite{' ' * half}{remedy}download the model again")

@@ -1,4 +1,4 @@
-"""A model that others have published: a name on the hub, a folder, or a checkpoint of Lightning. No code of it runs."""
+"""Published models: a name on the hub, a folder, or a Lightning checkpoint. None of their code runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CHECKPOINTS = (".ckpt",)
 HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
-_NAME = "name a model of the hub, a folder with config.json and safetensors, or a checkpoint of Lightning, *.ckpt"
+_NAME = "pass a model name on the hub, a folder with config.json and safetensors, or a Lightning checkpoint (*.ckpt)"
 
 
 class Base(NamedTuple):
-    """The model beside whose weights an adapter's matrices are: a name on the hub or a folder, and its revision."""
+    """Base model of an adapter: a name on the hub or a folder, and its revision."""
 
     name: str
     revision: str | None = None
 
 
 class Published:
-    """A model by its name on the Hugging Face hub, its folder, or its file of weights."""
+    """Published model, given by its name on the Hugging Face hub, its folder, or its checkpoint file."""
 
     def __init__(self, model: str, revision: str | None = None) -> None:
         self.model, self.revision = model, revision
@@ -40,31 +40,33 @@ class Published:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether it is one file, of Lightning's form."""
+        """Whether the model is one file, a Lightning checkpoint."""
         return self._path.suffix in CHECKPOINTS
 
     def file(self, name: str) -> Path | None:
-        """Return the path of a file of the model, fetched if it is on the hub, or None if it has no such file.
+        """Return the path of a file of the model, downloaded if needed, or None if the model does not have it.
 
         Raises:
-            UserError: when there is no such model, or the network.
+            UserError: if the model does not exist, or the hub cannot be reached.
         """
         if Path(name).name != name:
-            raise UserError(f"{self.model} names a file {clip(repr(name))} outside its folder; get the model again")
+            raise UserError(
+                f"{self.model} refers to a file {clip(repr(name))} outside its folder; download the model again"
+            )
         if self._path.is_dir():
             path = self._path / name
             refuse_links_out(self._path, [path])
             return path if path.is_file() else None
         if self._path.exists():
-            raise UserError(f"{self.model} is no folder; {_NAME}")
+            raise UserError(f"{self.model} is not a folder; {_NAME}")
         return fetched(self.model, name, self.revision)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The content of its config.json, or the settings that a checkpoint keeps of its training.
+        """Content of config.json, or the training settings in a checkpoint.
 
         Raises:
-            UserError: when it has none, or none that can be read.
+            UserError: if it is missing or cannot be read.
         """
         if self.is_checkpoint:
             settings: dict[str, Any] = self._checkpoint[0]
@@ -82,11 +84,10 @@ class Published:
 
     @cached_property
     def weights(self) -> Mapping[str, Tensor]:
-        """Its weights by name, each read when it is asked for; those of a checkpoint are the moving average.
-
-        Raises:
-            UserError: when it has no safetensors, or a file of them is missing, damaged, or holds other weights than
-                the index says.
+        """Weights by name, each loaded on access; for a checkpoint, the EMA weights.
+        UserError: if safetensors are missing or damaged, or do not match the index.
+                    UserError: if safetensors are missing or damaged, or do not match the
+                        index.
         """
         if self.is_checkpoint:
             return self._checkpoint[1]
@@ -94,25 +95,25 @@ class Published:
             return Safetensors([single])
         index = self.file(INDEX)
         if index is None:
-            raise UserError(f"{self.model} has neither {WEIGHTS} nor {INDEX}; name a model with safetensors")
+            raise UserError(f"{self.model} has neither {WEIGHTS} nor {INDEX}; choose a model with safetensors")
         names = _json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise UserError(f"{index} has no weight_map from names to files; get the model again")
+            raise UserError(f"{index} has no weight_map from names to files; download the model again")
         files = {name: self.file(name) for name in sorted(set(names.values()))}
         if absent := [name for name, path in files.items() if path is None]:
-            raise UserError(f"{self.model} lacks {absent[0]}, which {INDEX} names; get the model again")
+            raise UserError(f"{self.model} lacks {absent[0]}, which {INDEX} names; download the model again")
         found = Safetensors([path for path in files.values() if path is not None])
         for name, path in found.places:
             if names.get(name) != path.name:
-                said = f"it is in {clip(repr(names[name]))}" if name in names else "there is no such weight"
-                raise UserError(f"{path} has {clip(name)}, and {index} says that {said}; get the model again")
+                said = f"it is in {clip(repr(names[name]))}" if name in names else "it does not exist"
+                raise UserError(f"{path} has {clip(name)}, but {index} says that {said}; download the model again")
         if lost := sorted(names.keys() - found.keys()):
-            raise UserError(f"{names[lost[0]]} lacks {clip(lost[0])}, which {index} names; get the model again")
+            raise UserError(f"{names[lost[0]]} lacks {clip(lost[0])}, which {index} names; download the model again")
         return found
 
 
 class Safetensors(Mapping[str, "Tensor"]):
-    """Tensors of files, by name; one that was left out as it is another's has both names, as the file says."""
+    """Tensors of safetensors files by name; tied tensors, stored once, are found by both names."""
 
     def __init__(self, paths: list[Path]) -> None:
         from safetensors import SafetensorError, safe_open
@@ -127,7 +128,7 @@ class Safetensors(Mapping[str, "Tensor"]):
                 self.of |= {name: (opened, first) for name, first in (shared | {n: n for n in names}).items()}
                 self.places += [(name, path) for name in names]
             except (OSError, SafetensorError) as error:
-                raise UserError(f"{path} is no safetensors file: {clip(error)}; get the model again") from None
+                raise UserError(f"{path} is not a safetensors file: {clip(error)}; download the model again") from None
 
     def __getitem__(self, name: str) -> Tensor:
         opened, own = self.of[name]
@@ -142,9 +143,9 @@ class Safetensors(Mapping[str, "Tensor"]):
 
 
 def refuse_links_out(folder: Path, paths: Iterable[Path] | None = None) -> None:
-    """Raise a `UserError` if a file of a received folder, one of `paths` or any, is a link that leads out of it.
+    """Raise a `UserError` if a file in a received folder is a link to a target outside it.
 
-    A snapshot in the cache of the hub may lead to the blobs beside it, where all its files are.
+    `paths` limits the check to these files. In the hub's cache, a snapshot may link to its blobs.
     """
     root = Path(os.path.realpath(folder))
     own = [root, root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [root]
@@ -152,14 +153,14 @@ def refuse_links_out(folder: Path, paths: Iterable[Path] | None = None) -> None:
         paths = (Path(place, name) for place, within, files in os.walk(folder) for name in (*within, *files))
     for path in paths:
         if not any(Path(os.path.realpath(path)).is_relative_to(each) for each in own):
-            raise UserError(f"{path} is a link that leads out of its folder; put the file itself in its place")
+            raise UserError(f"{path} is a link to a file outside its folder; replace the link by the file")
 
 
 def fetched(model: str, name: str, revision: str | None = None) -> Path | None:
-    """Return the path of a file of a model on the hub, once it is here; None if the model has no such file.
+    """Return the path of a file of a model on the hub, downloaded if needed; None if the model does not have it.
 
     Raises:
-        UserError: when there is no such model, or no network.
+        UserError: if the model does not exist, or the hub cannot be reached.
     """
     import logging
 
@@ -170,14 +171,14 @@ def fetched(model: str, name: str, revision: str | None = None) -> Path | None:
     try:
         return Path(hf_hub_download(model, name, revision=revision))
     except LocalEntryNotFoundError:
-        reason = f"{name} is not here, and the hub cannot be reached"
+        reason = f"{name} is not in the cache, and the hub cannot be reached"
     except EntryNotFoundError:
         return None
     except Exception as error:  # no such model, no right to it, a name that is none: the library raises many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     raise UserError(
-        f"{clip(repr(model))} cannot be had ({clip(reason)}); name a model of the hub, or a folder or .ckpt file that "
-        "is there, and see that the network is there if it must be fetched"
+        f"cannot download {clip(repr(model))} ({clip(reason)}); pass a model name on the hub, or an existing folder or "
+        ".ckpt file, and check the network connection"
     )
 
 
@@ -186,4 +187,4 @@ def _json(path: Path) -> dict[str, Any]:
         content: Any = parsing.from_json(parsing.read(path))
         return dict(content)
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} cannot be read as a table of JSON: {clip(error)}; get the model again") from None
+        raise UserError(f"{path} is not a JSON object: {clip(error)}; download the model again") from None

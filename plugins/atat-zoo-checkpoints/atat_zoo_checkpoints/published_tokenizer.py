@@ -1,4 +1,4 @@
-"""The tokenizer of a published model: its own tokenizer.json, or that of the model whose tokenizer it names."""
+"""The tokenizer of a published model: its own tokenizer.json, or that of the model that it names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDS = (("<|endoftext|>", "<|endoftext|>"), ("[CLS]", "[SEP]"), ("<bos>", "<eos
 
 
 class Text(NamedTuple):
-    """The table of a tokenizer, and what is known of it; nothing where the user names a part of another kind."""
+    """Tokenizer table of an experiment and its known ids; empty if the user chooses another kind of tokenizer."""
 
     table: dict[str, Any]
     size: int | None  # V
@@ -34,9 +34,9 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
 
     Args:
         published: the model.
-        said: the user's tables; a `tokenizer.path` there comes first.
-        named: the name of the tokenizer by the model's settings, on the hub, if it has no file of its own.
-        ends: the names of BOS and EOS, if they are known; else the first usual pair that the tokenizer has.
+        said: the user's tables; `tokenizer.path` takes precedence.
+        named: tokenizer on the hub that the model's settings name, used if the model has no file of its own.
+        ends: names of BOS and EOS, if known; by default, the first usual pair that the tokenizer has.
     """
     given = said.get("tokenizer", {})
     if given.get("use", "pretrained") != "pretrained":
@@ -50,11 +50,11 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
                 path = fetched(_ON_THE_HUB.get(named, named), FILE)
             except UserError as error:
                 raise UserError(
-                    f"{published.model} has the tokenizer of {named!r}: {error}; or name its tokenizer.json by "
+                    f"{published.model} has the tokenizer of {named!r}: {error}; or pass its tokenizer.json with "
                     "tokenizer.path="
                 ) from None
     if path is None:
-        raise UserError(f"{published.model} has no {FILE}; name that of its tokenizer by tokenizer.path=")
+        raise UserError(f"{published.model} has no {FILE}; pass that of its tokenizer with tokenizer.path=")
     library = _library(path)
     pairs = _ENDS if ends is None else (ends,)
     pair = next((pair for pair in pairs if None not in map(library.token_to_id, pair)), None)

@@ -1,4 +1,4 @@
-"""The objective of SetDLM: `sets`, by a network that reads a mask beside each token."""
+"""SetDLM's objective: `sets` with a network that also reads a mask for each token."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @component
 class SetDiffusionObjective(SetCausalObjective):
-    """`sets` as SetDLM computes it (Arriola & Kuleshov): two streams of the text, which is read after a start.
+    """SetDLM's form of `sets` (Arriola & Kuleshov): two streams of a text after a start token.
 
-    The masks, one at each position, predict; each sees itself and the tokens of earlier steps. The tokens, the start
-    among them, see themselves and those that come no later, within a step from left to right. So a pass reads twice
-    the text, and every position has its prediction in any order. The start is at position −1, so a backbone with a
-    table of positions is refused.
+    The mask stream predicts: each mask sees itself and the tokens of earlier steps. In the token stream, which includes
+    the start token, each token sees itself and those that come no later, from left to right within a step. One forward
+    pass thus reads the text twice and predicts every position in any order. The start token is at position −1, so a
+    backbone with position embeddings is refused.
 
-    Steps, given tokens, weights and bounds are those of `sets`. A text that is written is read anew in each
-    evaluation: no keys and values are kept.
+    Steps, given tokens, weights and bounds are those of `sets`. Generation reads the text anew in each decoding step,
+    without cached keys and values.
     """
 
     name = "set_diffusion"
@@ -35,17 +35,17 @@ class SetDiffusionObjective(SetCausalObjective):
     network = "atat_zoo_checkpoints.set_diffusion_module:SetDiffusionModule"
     shifted = False
     hub_form = ""  # type: ignore[assignment]
-    start: int = param(0, help="token before each text that is given: the published model's BOS", ge=0)
+    start: int = param(0, help="id of the token before each text: the published model's BOS", ge=0)
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         return experiment.train.batch_size, 2 * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems of `sets`, and a text for which the network is too short with the start."""
+        """Yield the problems of `sets`, and a text that is too long together with the start token."""
         yield from super().check(experiment)
         longest = getattr(experiment.parts["backbone"], "max_length", None)
         if experiment.data.length == longest:  # a longer one is refused by the backbone
             yield Problem(
-                "data.length", f"{experiment.data.length} and the start are longer than {longest}; set {longest - 1}"
+                "data.length", f"{experiment.data.length} and the start token exceed {longest}; set {longest - 1}"
             )

@@ -1,4 +1,4 @@
-"""The network of SetDLM in steps. B rows, L positions, D width, N predictions."""
+"""The network of SetDLM in decoding steps. B rows, L positions, D width, N predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SetDiffusionModule(PositionSetsModule):
-    """Trained as `sets` is, by masks in a stream of their own."""
+    """Module that trains like `sets`, with the masks in their own stream."""
 
     def __init__(
         self, context: Context, parts: Mapping[str, Any], batch_size: int, *, start: int, **parameters: float
@@ -32,16 +32,16 @@ class SetDiffusionModule(PositionSetsModule):
         super().__init__(context, parts, batch_size, **parameters)
         self.start = start
         if start >= (V := context.vocabulary_size):
-            raise UserError(f"objective.start = {start} is no token; name one of 0 … {V - 1}, such as the BOS")
+            raise UserError(f"objective.start = {start} is not a token; use one of 0 … {V - 1}, such as the BOS")
         if any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             raise UserError(
-                "objective 'set_diffusion' has its start at position −1, and the backbone a table of positions; "
-                "take one that steps queries and keys by their positions, such as ddit"
+                "objective 'set_diffusion' has its start token at position −1, which position embeddings do not have; "
+                "choose a backbone with rotary positions, such as ddit"
             )
 
     @override
     def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
-        """Return hidden states [B, L, D] of the masks, which are read before the start and the tokens."""
+        """Return hidden states [B, L, D] of the masks, which come before the start and the tokens in the input."""
         (B, L), device = x.shape, x.device
         position = torch.arange(-1, L, device=device).expand(B, -1)
         text = F.pad(x, (1, 0), value=self.start)
@@ -69,7 +69,7 @@ class SetDiffusionModule(PositionSetsModule):
 
 
 class SetDiffusionPredictor(Predictor):
-    """p_θ(x_i | z) with all visible tokens given; and, of a text that is written, with each read in its step."""
+    """p_θ(x_i | z) with all visible tokens as the prompt, or with each generated token in its decoding step."""
 
     scores_visible_tokens = False
     module: SetDiffusionModule
@@ -80,7 +80,7 @@ class SetDiffusionPredictor(Predictor):
 
 
 class IncrementalSetDiffusionPredictor(SetDiffusionPredictor):
-    """p_θ of texts that are written: what is visible at the first call is given, and every call is a step."""
+    """p_θ of generated texts: tokens visible at the first call are the prompt, and every call is a step."""
 
     def __init__(self, module: SetDiffusionModule, came: Tensor, rows: Tensor | None = None) -> None:
         super().__init__(module)

@@ -1,6 +1,6 @@
-"""What the networks share: published ids beside the zoo's, the last layer, positions, and rotary angles.
+"""Shared modules of the networks: published token ids, the last layer, positions and rotary angles.
 
-B sequences, L tokens, C cached ones, D width, V predictable tokens, R rows of the published table of tokens.
+B sequences, L tokens, C cached ones, D width, V predictable tokens, R rows of the published embedding.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NEVER = -1e4
 
 
 class PublishedNetwork(nn.Module):
-    """A network whose table of tokens has R rows, of which the zoo's V + 1 are some; its head is R rows, too.
+    """Network whose embedding and head have R rows, which include the zoo's V + 1 tokens.
 
-    The zoo's mask V is read as the published one, which is never predicted, unless the mask only starts a text.
+    The zoo's mask V becomes the published mask, which is never predicted unless it only starts a text.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PublishedNetwork(nn.Module):
         refuse_without_row(context, self.rows, "backbone.rows")
         if self.rows <= self.mask_id:
             raise UserError(
-                f"backbone.mask_id: {name} has {self.rows} tokens and the mask is {self.mask_id}; name one of them"
+                f"backbone.mask_id = {self.mask_id}, but {name} has {self.rows} tokens; use an id below {self.rows}"
             )
         self.table = nn.Embedding(self.rows, width, dtype=dtype)
         never = None if context.shifted or self.mask_id >= self.V else self.mask_id
@@ -52,7 +52,7 @@ class PublishedNetwork(nn.Module):
 
     @property
     def embedding(self) -> Embedding:
-        """See `BackboneModule`; the mask is read as the published one."""
+        """Embedding with the published mask; see `BackboneModule`."""
         return Embedding(self)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class PublishedNetwork(nn.Module):
 
 
 class Embedding(nn.Module):
-    """The table of tokens with the zoo's ids, 0 … V; its weights are the network's, and are not saved twice."""
+    """Embedding of the zoo's ids 0 … V; it shares the network's weights, which are not saved twice."""
 
     def __init__(self, network: PublishedNetwork) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Hidden states [..., D] to logits [..., V], by a weight and a bias of R rows."""
+    """Head from hidden states [..., D] to logits [..., V], with a weight and a bias of R rows."""
 
     def __init__(self, table: nn.Embedding, V: int, never: int | None) -> None:
         super().__init__()
@@ -92,18 +92,18 @@ class Head(nn.Module):
 
 
 def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache: Any, *, longest: int) -> Tensor:
-    """Return the position of each token, [L] or [B, L]; see `BackboneModule`. More than `longest` are refused."""
+    """Return the position of each token, [L] or [B, L], at most `longest`; see `BackboneModule`."""
     if cache is not None and (positions is None or isinstance(attention, str)):
-        raise ValueError("with a cache the positions must be given, and the attention as a mask")
+        raise ValueError("with a cache, pass the positions, and the attention as a mask")
     if positions is not None:
         return positions
     if tokens.shape[1] > longest:
-        raise ValueError(f"{tokens.shape[1]} tokens are more than this backbone's {longest}")
+        raise ValueError(f"{tokens.shape[1]} tokens exceed this backbone's maximum of {longest}")
     return torch.arange(tokens.shape[1], device=tokens.device)
 
 
 def rates(width: int, theta: float = 10_000.0) -> Tensor:
-    """Return the angle per position of each pair of a head's dimensions, float32 [width/2] (Su et al., 2021)."""
+    """Return the angle per position for each pair of a head's dimensions, float32 [width/2] (Su et al., 2021)."""
     return 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
 
 
@@ -114,7 +114,7 @@ def rotation(positions: Tensor, per_position: Tensor, dtype: torch.dtype) -> tup
 
 
 def rotate(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the two halves of each head of x [B, L, H, D/H], or of its first part, by its position's angles."""
+    """Rotate the two halves of each head of x [B, L, H, D/H], or of its first part, by its position's angles."""
     cos, sin = by
     half = cos.shape[-1]
     a, b = x[..., :half], x[..., half : 2 * half]

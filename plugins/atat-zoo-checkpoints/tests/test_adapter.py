@@ -83,11 +83,11 @@ def test_without_an_adapter_the_matrices_are_merged(root):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("tuned --adapter", r"the base of \S+tuned is the run \S+base, which peft does not read; export that run to a"),
-        ("base --adapter --base exported", r"base was not trained by LoRA \(backbone.lora_rank is 0\); leave it out"),
+        ("tuned --adapter", r"the base of \S+tuned is the run \S+base, which peft cannot read; export that run to a"),
+        ("base --adapter --base exported", r"base was not trained with LoRA \(backbone.lora_rank is 0\)"),
         ("tuned --base exported", "--base only works with --adapter"),
-        ("tuned --adapter --base tuned", "--base tuned: neither a model folder with config.json nor a name on the hub"),
-        ("tuned --adapter --base=", "--base '': neither a model folder"),
+        ("tuned --adapter --base tuned", "--base tuned is neither a folder with config.json nor a name on the hub"),
+        ("tuned --adapter --base=", "--base '' is neither a folder"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(words, said, root, atat, monkeypatch):
@@ -105,7 +105,7 @@ def test_the_base_is_the_model_that_the_backbone_names_or_there_is_no_adapter(tm
     assert base_of(tmp_path, experiment, None) == ("somebody/model", "abc")
     assert base_of(tmp_path, experiment, "other/model") == ("other/model", None)
     named.prefix = None
-    with pytest.raises(UserError, match="the layers of backbone 'own' have other names where its model is published"):
+    with pytest.raises(UserError, match="the layers of backbone 'own' have other names in its published model"):
         base_of(tmp_path, experiment, "other/model")
 
 

@@ -57,7 +57,7 @@ def test_what_was_not_measured_is_said_with_its_command(form, tmp_path):
         exact = EVALUATION | {"method": "likelihood", "draws": 0, "bounds": {"nelbo": {"value": 40.0, "stderr": 0.5}}}
         write_json(run.evaluations / "a.json", exact)
         said = card_of_export(run, tmp_path / "exact")[1]["How good it is"]
-        assert "| perplexity | 40.0 ± 0.5 | e to the nats per token, of the exact likelihood |" in said
+        assert "| perplexity | 40.0 ± 0.5 | exp(NLL per token), exact likelihood |" in said
         assert "masks by" not in said
 
 
@@ -78,8 +78,8 @@ def test_a_bound_is_said_by_its_name_with_its_error_and_prices_at_their_evaluati
         ("perplexity", 61.4946),
         ("sets bound", 53.8239),
     ]
-    assert "| perplexity | 61.5 ± 1.3 | e to an upper bound on the nats per token, under uniform masking" in card.text
-    assert "| sets bound | 53.8 ± 0.8 | e to the nats per token of the objective's own process" in card.text
+    assert "| perplexity | 61.5 ± 1.3 | exp(NELBO per token) under uniform masking: an upper bound" in card.text
+    assert "| sets bound | 53.8 ± 0.8 | exp(NLL per token) under the objective's own process" in card.text
     assert "On validation text: 1,024 sequences, 4 masks each, 9,000 tokens, masks by `exact_k`, seed 17" in card.text
     assert "| strided | stride = 4 | 4.0 | policy likelihood | 51.2 ± 1.5 |" in said["What its samplers cost"]
     assert "It took 1 min on cpu in fp32 on each of 2." in said["How it was trained"]

@@ -73,18 +73,18 @@ def test_an_export_that_finds_no_room_is_a_sentence_and_nothing_is_left(run, tmp
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
 
 
-SIZE, NAME = "is no size; write one like 5GB or 200MB", "is no name on the hub; write OWNER/NAME"
+SIZE, NAME = "is not a size; use a size like 5GB or 200MB", "is not a model name; use OWNER/NAME"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--max-shard-size", "big"], f"--max-shard-size big: {SIZE}"),
-        (["--max-shard-size", "00MB"], f"--max-shard-size 00MB: {SIZE}"),
-        (["--public"], "--public: belongs to --push; add that, or leave it out"),
-        (["--push", "", "--public"], f"--push '': {NAME}"),
-        (["--push", "mine"], f"--push mine: {NAME}"),
-        (["--push", "me/mine"], "--push: there is no token for the hub; log in with `hf auth login`, or set HF_TOKEN"),
+        (["--max-shard-size", "big"], f"--max-shard-size big {SIZE}"),
+        (["--max-shard-size", "00MB"], f"--max-shard-size 00MB {SIZE}"),
+        (["--public"], "--public only works with --push"),
+        (["--push", "", "--public"], f"--push '' {NAME}"),
+        (["--push", "mine"], f"--push mine {NAME}"),
+        (["--push", "me/mine"], "--push needs a token of the hub; log in with `hf auth login`, or set HF_TOKEN"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, run, tmp_path, atat, monkeypatch):
@@ -98,15 +98,15 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
     other = run_of(model_of("block"), tmp_path / "block")
     other.model.joinpath("model.safetensors").write_bytes(b"")
     sentences = [
-        ((str(other.path), "out"), "objective 'block' predicts the first block that has masks alone"),
-        ((str(run.path), str(run.path)), "is not empty; name a new folder"),
+        ((str(other.path), "out"), "objective 'block' predicts the first block that contains only masks"),
+        ((str(run.path), str(run.path)), "is not empty; choose a new folder"),
         ((str(run.path), "\udcff"), r"'\udcff': the name of a folder is UTF-8; choose another one"),
         ((str(tmp_path / "none"), "out"), "is not a run folder"),
     ]
     for words, said in sentences:
         assert said in refused(atat, "export", *words)
     monkeypatch.setattr(model_export, "_writer", lambda backbone: None)
-    assert "backbone 'dit' does not write itself for the hub" in refused(atat, "export", str(run.path), "out")
+    assert "backbone 'dit' cannot be exported" in refused(atat, "export", str(run.path), "out")
 
 
 @pytest.mark.parametrize("public", [False, True])
@@ -130,7 +130,7 @@ def test_it_is_pushed_privately_unless_said_and_a_refusal_of_the_hub_keeps_the_e
         raise OSError("403 Forbidden\nmore")
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", forbidden)
-    with pytest.raises(UserError, match=r"--push me/mine: 403 Forbidden; the export is in .*out: push it again") as one:
+    with pytest.raises(UserError, match=r"--push me/mine: 403 Forbidden; the export is in .*out: retry with") as one:
         model_export.push(out, "me/mine")
     assert "\n" not in str(one.value)
 

@@ -149,8 +149,8 @@ def test_padding_stays_on_its_side_with_its_id_and_masks_come_before_an_end(side
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sampler": "klass"}, "no sampler 'klass'; choose ancestral, confidence, strided"),
-        ({"num_beams": 4, "do_sample": True}, "do_sample, num_beams: of no meaning"),
+        ({"sampler": "klass"}, "unknown sampler 'klass'; use ancestral, confidence, strided"),
+        ({"num_beams": 4, "do_sample": True}, "does not support do_sample, num_beams"),
     ],
 )
 def test_what_has_no_meaning_is_refused(options, said):

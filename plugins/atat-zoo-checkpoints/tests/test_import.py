@@ -81,7 +81,7 @@ def test_a_model_is_measured_writes_and_is_given_back(form, tmp_path):
 def test_a_network_of_which_no_config_was_published_is_not_given_back(tmp_path):
     checkpoint(tmp_path, TRAINED["autoregressive"])
     import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
-    with pytest.raises(UserError, match=r"cannot be exported: no config\.json was published of a mdlm for objective"):
+    with pytest.raises(UserError, match=r"cannot be exported: no mdlm model with objective"):
         given_back(tmp_path / "run", tmp_path / "back")
 
 
@@ -189,34 +189,38 @@ def set_(**changes):
 @pytest.mark.parametrize(
     ("form", "what", "message"),
     [
-        ("mdlm", lambda w, c: w.pop(BIAS), "output_layer.linear.bias is missing; get the model again"),
-        ("mdlm", lambda w, c: w.update(other=torch.zeros(1)), "other is not known; get the model again"),
-        ("mdlm", lambda w, c: w["backbone.rotary_emb.inv_freq"].mul_(2), "inv_freq is not what it is computed to be"),
-        ("mdlm", set_(n_blocks=3), r"blocks\.2\.norm1\.weight is missing; .* and 7 more; get"),
-        ("mdlm", lambda w, c: c.pop("n_blocks"), "settings of another form .*n_blocks"),
+        ("mdlm", lambda w, c: w.pop(BIAS), "output_layer.linear.bias is missing; download the model again"),
+        ("mdlm", lambda w, c: w.update(other=torch.zeros(1)), "other is unknown; download the model again"),
+        ("mdlm", lambda w, c: w["backbone.rotary_emb.inv_freq"].mul_(2), "inv_freq differs from its computed value"),
+        ("mdlm", set_(n_blocks=3), r"blocks\.2\.norm1\.weight is missing; .* and 7 more; download"),
+        ("mdlm", lambda w, c: c.pop("n_blocks"), "settings of an unknown form .*n_blocks"),
         ("mdlm", set_(n_heads=3), "width = 32 does not divide into 3 heads"),
         ("mdlm", set_(vocab_size=100), "has 100 rows and the tokenizer 257 tokens, the first"),
-        ("mdlm", set_(model_type="duo"), "diffuses to random tokens and has no mask"),
-        ("mdlm", set_(model_type="gpt9"), r"no backbone reads .*model_type 'gpt9'"),
-        ("setdlm", set_(architectures=["MDLM"]), "is of class MDLM in SetDLM's code, which is not read"),
-        ("setdlm", set_(keep_clean_bos=False), "or one that masks its BOS; name another model"),
-        ("setdlm", lambda w, c: c["backbone_config"].update(causal_attention=True), "a causal SetDLM is not read here"),
-        ("setdlm", lambda w, c: c["backbone_config"].update(_target_="a.Qwen"), r"'a\.Qwen', which is no ddit"),
+        ("mdlm", set_(model_type="duo"), "uses uniform noise without a mask token"),
+        ("mdlm", set_(model_type="gpt9"), r"no backbone recognises .*model_type 'gpt9'"),
+        ("setdlm", set_(architectures=["MDLM"]), "has the unsupported class MDLM of SetDLM's code"),
+        ("setdlm", set_(keep_clean_bos=False), "or one that masks its BOS, is not supported"),
+        ("setdlm", lambda w, c: c["backbone_config"].update(causal_attention=True), "a causal SetDLM, or"),
+        ("setdlm", lambda w, c: c["backbone_config"].update(_target_="a.Qwen"), r"'a\.Qwen' instead of a ddit"),
         ("setdlm", lambda w, c: c["backbone_config"].update(adaln=True), r"sigma_map\.mlp\.0\.weight is missing"),
-        ("setdlm", lambda w, c: c.pop("length"), "settings of another form .*length"),
-        ("setdlm", lambda w, c: c.pop("architectures"), "is of class None in SetDLM's code"),
-        ("setdlm", lambda w, c: c["noise_config"].update(_target_="a.Cosine"), "has other orders than SetDLM's"),
-        ("setdlm", set_(block_size=8), "has other orders than SetDLM's, over a whole text"),
-        ("setdlm", set_(bos_token_id=V), r"objective\.start = 257 is no token; name one of 0 … 256"),
-        ("setdlm", lambda w, c: w["static_attention_mask"].logical_not_(), "is not what it is computed"),
-        ("llada", set_(block_type="sequential"), "block_type = 'sequential' in its config.json .* which has 'llama'"),
+        ("setdlm", lambda w, c: c.pop("length"), "settings of an unknown form .*length"),
+        ("setdlm", lambda w, c: c.pop("architectures"), "has the unsupported class None of SetDLM's code"),
+        ("setdlm", lambda w, c: c["noise_config"].update(_target_="a.Cosine"), "does not decode whole texts"),
+        ("setdlm", set_(block_size=8), "does not decode whole texts in SetDLM's orders"),
+        ("setdlm", set_(bos_token_id=V), r"objective\.start = 257 is not a token; use one of 0 … 256"),
+        ("setdlm", lambda w, c: w["static_attention_mask"].logical_not_(), "differs from its computed value"),
+        (
+            "llada",
+            set_(block_type="sequential"),
+            "block_type = 'sequential' in its config.json is not supported, only 'llama'",
+        ),
         ("dream", set_(rope_scaling={"type": "yarn"}), "rope_scaling = "),
         ("llada2", set_(n_group=8), "experts = 8 do not divide into groups = 8"),
-        ("llada2", set_(num_attention_heads="x"), "settings of another form"),
+        ("llada2", set_(num_attention_heads="x"), "settings of an unknown form"),
         # Sizes that the weights do not have are refused before they are built.
-        ("llada2", set_(moe_intermediate_size=2**30), "other weights than its settings say: .*gate_proj.weight is"),
-        ("llada2", set_(num_hidden_layers=10_000), "too few for the layers and experts of its config.json; get"),
-        ("llada2", set_(num_experts=2**40), "too few for the layers and experts of its config.json; get"),
+        ("llada2", set_(moe_intermediate_size=2**30), "do not match its settings: .*gate_proj.weight has"),
+        ("llada2", set_(num_hidden_layers=10_000), "too few for the layers and experts in its config.json; download"),
+        ("llada2", set_(num_experts=2**40), "too few for the layers and experts in its config.json; download"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(form, what, message, tmp_path):
@@ -278,7 +282,7 @@ def test_a_set_diffusion_keeps_the_orders_that_it_has_learned(noise, b, tmp_path
 def test_a_window_that_set_diffusion_refuses_is_refused(noise, tmp_path):
     small("setdlm", tmp_path / "model")
     broken(tmp_path / "model", lambda w, c: c["noise_config"].update(noise))
-    with pytest.raises(UserError, match=r"noise_config is no window of SetDLM's: b would be .*; get the model again"):
+    with pytest.raises(UserError, match=r"noise_config gives no valid window: b would be .*; download the model again"):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 
@@ -297,7 +301,7 @@ def test_what_a_set_diffusion_has_learned_is_given_back_whatever_it_writes_by(wi
 
 def test_a_text_leaves_room_for_its_start(tmp_path):
     small("setdlm", tmp_path / "model")
-    with pytest.raises(UserError, match=r"data\.length: 33 and the start are longer than 33; set 32"):
+    with pytest.raises(UserError, match=r"data\.length: 33 and the start token exceed 33; set 32"):
         import_model(str(tmp_path / "model"), tmp_path / "run", ["data.length=33"])
 
 
@@ -306,11 +310,11 @@ def test_a_damaged_file_and_an_absent_one_are_said_in_a_sentence(tmp_path):
     small("mdlm", folder)
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"model\.safetensors is no safetensors file"):
+    with pytest.raises(UserError, match=r"model\.safetensors is not a safetensors file"):
         import_model(str(folder), tmp_path / "run")
     for name, message in (
         ("model.safetensors", r"has neither model\.safetensors nor"),
-        ("tokenizer.json", r"has no tokenizer\.json; name that of its tokenizer by tokenizer\.path="),
+        ("tokenizer.json", r"has no tokenizer\.json; pass that of its tokenizer with tokenizer\.path="),
         ("config.json", r"has no config\.json"),
     ):
         (folder / name).unlink()
@@ -329,7 +333,7 @@ def test_a_tokenizer_is_that_of_the_hub_which_the_settings_name(tmp_path, monkey
         return str(tmp_path / "given" / "tokenizer.json")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    with pytest.raises(UserError, match=r"tokenizer of .gpt2.: .*; or name its tokenizer\.json by tokenizer\.path="):
+    with pytest.raises(UserError, match=r"tokenizer of .gpt2.: .*; or pass its tokenizer\.json with tokenizer\.path="):
         import_model(path, tmp_path / "run")
     made = import_model(path, tmp_path / "run")
     assert asked == [("openai-community/gpt2", "tokenizer.json")] * 2
@@ -349,10 +353,13 @@ def test_a_checkpoint_that_is_cut_or_absent_is_said_in_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algo": {"name": "duo_base", "backbone": "dit", "parameterization": "mean"}}, "has no mask"),
+        ({"algo": {"name": "duo_base", "backbone": "dit", "parameterization": "mean"}}, "without a mask token"),
         ({"parameterization": "subs", "backbone": "dimamba"}, "the network 'dimamba'"),
-        ({"parameterization": "v"}, "the parameterization 'v'"),
-        ({"parameterization": "sedd", "time_conditioning": True, "noise": {"type": "cosine"}}, "not log-linear"),
+        ({"parameterization": "v"}, "the unsupported parameterization 'v'"),
+        (
+            {"parameterization": "sedd", "time_conditioning": True, "noise": {"type": "cosine"}},
+            "a noise other than log-linear",
+        ),
     ],
 )
 def test_a_training_of_another_kind_is_refused(settings, message, tmp_path):
@@ -369,7 +376,7 @@ def test_a_block_that_refers_to_the_length_is_the_whole_text(tmp_path):
 
 def test_a_noise_with_another_sigma_than_the_network_learned_is_refused(tmp_path):
     small("sedd", tmp_path / "model")
-    with pytest.raises(UserError, match=r"noise: 'linear', as it is set, has another σ at t .* eps = 0\.001"):
+    with pytest.raises(UserError, match=r"noise: 'linear' with these parameters has another σ\(t\) .* eps = 0\.001"):
         import_model(str(tmp_path / "model"), tmp_path / "run", ["noise.use=linear"])
 
 

@@ -1,4 +1,4 @@
-"""An example plugin: one hook, one masking strategy."""
+"""An example plugin: one hook and one masking strategy."""
 
 from atat_zoo.registry import hookimpl
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class Rank:
     """p_i = min(1, λ exp(ρ_i / T)), where ρ_i in [0, 1] is the rank of I_i among the row's maskable tokens.
 
-    Only the order of importance counts, not its size: an estimator that says 0.49
-    and 0.51 for everything is used as fully as one that says 0 and 1. Tokens of
-    equal importance share their mean rank.
+    Only the order of importance counts, not its size: an estimator with the values 0.49
+    and 0.51 has the same effect as one with 0 and 1. Tokens of equal importance share
+    their mean rank.
     """
 
     name = "rank"

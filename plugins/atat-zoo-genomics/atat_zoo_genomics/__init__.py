@@ -1,4 +1,4 @@
-"""DNA in the zoo: a tokenizer, corpora, a convolutional backbone, k-mers as importance and masks, and tasks."""
+"""Components for DNA: tokenizer, corpora, convolutional backbone, k-mer importance and masks, and tasks."""
 
 from atat_zoo.registry import hookimpl
 

@@ -1,4 +1,4 @@
-"""`python -m atat_zoo_genomics`: the study of k-mer models, and the tasks of GUE."""
+"""`python -m atat_zoo_genomics`: the study of k-mer models and the GUE tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
 @main.command()
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), default="runs/promoters", show_default=True, help="Seeds of the runs."
+    "--out", type=click.Path(path_type=Path), default="runs/promoters", show_default=True, help="Folder for the runs."
 )
 @click.option("--arm", "arms", multiple=True, help="Arm to train (default: all). Repeatable.")
 @click.option("--write", type=click.Path(path_type=Path), help="Write the table to this Markdown file.")
@@ -33,7 +33,7 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 
     for arm in arms:
         if arm not in ARMS:
-            raise UserError(f"--arm: there is no {arm!r}{nearest(arm, list(ARMS))} (there are: {', '.join(ARMS)})")
+            raise UserError(f"--arm: unknown arm {arm!r}{nearest(arm, list(ARMS))} (arms: {', '.join(ARMS)})")
     with Bars(silent=False) as reporter:
         found = measure(data, out, arms or list(ARMS), reporter=reporter)
     click.echo(table(found))

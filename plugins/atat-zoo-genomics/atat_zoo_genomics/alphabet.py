@@ -1,4 +1,4 @@
-"""DNA as text: five letters, and the tokenizer that has one token for each."""
+"""DNA as text: an alphabet of five letters and a tokenizer with one token per letter."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _IDS = bytes(max(0, BASES.find(chr(i))) for i in range(256))
 
 
 def read_bases(text: str) -> str:
-    """Return a text in the letters A, C, G, T and N: in capitals, U as T, and IUPAC's codes for several bases as N.
+    """Return a text in A, C, G, T and N: upper case, with U as T and IUPAC's ambiguity codes as N.
 
     Raises:
-        ValueError: with the first character that is none of these.
+        ValueError: with the first character that is not a base code.
     """
     found = text.encode("ascii", "replace").translate(_READ)
     if (bad := found.find(b"?")) >= 0:
@@ -42,16 +42,16 @@ def read_bases(text: str) -> str:
 
 
 def reverse_complement(text: str) -> str:
-    """Return the other strand of a text in the letters A, C, G, T and N."""
+    """Return the reverse complement of a text in the letters A, C, G, T and N."""
     return text.translate(str.maketrans("ACGT", "TGCA"))[::-1]
 
 
 @component
 class DNATokenizer(Tokenizer):
-    """A, C, G, T and N are the ids 0 to 4, BOS is 5 and EOS 6: V = 7.
+    """Tokenizer with the ids 0 to 4 for A, C, G, T and N, 5 for BOS and 6 for EOS: V = 7.
 
-    Lower case, with which genomes mark repeats, is read as capitals, U as T, and IUPAC's ten codes for two or three
-    bases as N; decoding gives the letters that were read. Any other character is refused.
+    Lower case (repeats, in genomes) is read as upper case, U as T, and IUPAC's ten codes for two or three bases as N.
+    Decoding returns the letters A, C, G, T and N. Any other character is an error.
     """
 
     name = "dna"
@@ -60,7 +60,7 @@ class DNATokenizer(Tokenizer):
     texts: ClassVar[tuple[str, ...]] = ("ACGTNNACCGT", "", "A", "GATTACA" * 9)
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer; nothing is learned."""
+        """Return the tokenizer, which needs no training."""
         return DNAModel()
 
     def load(self, folder: Path) -> TokenizerModel:
@@ -69,7 +69,7 @@ class DNATokenizer(Tokenizer):
 
 
 class DNAModel(SmallModel):
-    """The tokenizer of `dna`."""
+    """Trained tokenizer of `dna`."""
 
     def __init__(self) -> None:
         super().__init__([*(base.encode() for base in BASES), b"", b""], bos=5, eos=6)
@@ -81,6 +81,6 @@ class DNAModel(SmallModel):
             return list(read_bases(text).encode().translate(_IDS))
         except ValueError as error:
             raise UserError(
-                f"tokenizer 'dna' knows A, C, G, T, U, N and IUPAC's other codes, not {error.args[0]!r}; "
-                'take it out, or take the tokenizer "bytes"'
+                f"tokenizer 'dna' supports A, C, G, T, U, N and IUPAC's other codes, not {error.args[0]!r}; "
+                'remove that character, or use the tokenizer "bytes"'
             ) from None

@@ -1,4 +1,4 @@
-"""Gated dilated convolutions as the network."""
+"""A backbone of gated dilated convolutions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 
 @component
 class ConvolutionBackbone:
-    """Layers of gated convolutions, whose reach doubles from one to the next, on both sides of a position.
+    """Gated convolutions over both sides of a position, with a dilation that doubles from layer to layer.
 
-    A layer adds W (a · silu(g)) to its input, with a and g two convolutions of the normalised input (Dauphin et al.,
-    ICML 2017); dilations 1, 2, 4, … begin anew after every `cycle` layers (van den Oord et al., 2016). Nothing tells a
-    position but the ends of the text, so any length can be read.
+    A layer adds W (a · silu(g)) to its input, where a and g are convolutions of the normalised input (Dauphin et al.,
+    ICML 2017); dilations 1, 2, 4, … restart after every `cycle` layers (van den Oord et al., 2016). Without
+    positional embeddings, a sequence may have any length.
 
-    With `reverse_complement`, p(x | z) of the other strand is the other strand of p(x | z), exactly: half of the
-    channels are those of this strand, half those of the other, and each layer has the same weights for both, mirrored
-    (Shrikumar et al., 2017). It costs as much as without, with half the weights. It holds for all tokens at once, not
-    under an attention mask.
+    With `reverse_complement`, p(x | z) is exactly equivariant to the reverse complement: half of the channels belong to
+    each strand, and each layer has the same weights for both, mirrored (Shrikumar et al., 2017). The cost stays the
+    same, with half the weights. Equivariance holds when all tokens are visible at once, not under an attention mask.
 
-    An attention mask, given positions and cached tokens are those of attention: a convolution reads, at each of its
-    positions, the tokens of that position which the mask shows. This is slower, so it is used only where it is asked
-    for.
+    Attention masks, positions and cached tokens work as in attention: each position of a kernel reads the token at that
+    position if the mask shows it. This path is slower and only used when a caller asks for it.
     """
 
     name = "gated_convolution"
@@ -50,13 +48,13 @@ class ConvolutionBackbone:
 
     def __attrs_post_init__(self) -> None:
         if self.kernel % 2 == 0:
-            raise ValueError(f"kernel = {self.kernel} has no middle; make it odd")
+            raise ValueError(f"kernel = {self.kernel} is even; use an odd number")
         if self.reverse_complement and self.width % 2:
-            raise ValueError(f"width = {self.width} cannot be halved for two strands; make it even")
+            raise ValueError(f"width = {self.width} cannot be halved for two strands; use an even number")
 
     @property
     def matrices(self) -> int:
-        """Weights of all layers that multiply every token."""
+        """Number of weights that multiply every token, summed over the layers."""
         return self.layers * self.width**2 * (2 * self.kernel + 1)
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
@@ -64,14 +62,14 @@ class ConvolutionBackbone:
         return 2 * rows * length * self.matrices + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a sentence if both strands are to be alike, and the tokens are no bases."""
+        """Yield a problem if `reverse_complement` is used with a tokenizer other than `dna`."""
         from atat_zoo_genomics.alphabet import DNATokenizer
 
         tokenizer = experiment.parts["tokenizer"]
         if self.reverse_complement and not isinstance(tokenizer.like or tokenizer, DNATokenizer):
             yield Problem(
                 "backbone.reverse_complement",
-                'knows the other strand of A, C, G and T alone; set tokenizer.use = "dna", or leave it out',
+                'requires the bases A, C, G and T; set tokenizer.use = "dna", or leave reverse_complement out',
             )
 
     def build(self, context: Context) -> nn.Module:

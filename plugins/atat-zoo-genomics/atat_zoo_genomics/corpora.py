@@ -1,4 +1,4 @@
-"""DNA from files: FASTA, FASTQ and CSV, plain or gzip. A record is a document."""
+"""Corpora of DNA: FASTA, FASTQ and CSV files, plain or gzip, with one document per record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @component_base
 class _FromFiles(Divided, Corpus):
-    """Files of sequences by split, found and held out as by the corpus `files`."""
+    """Base class for files of sequences, which finds and holds out files like the corpus `files`."""
 
     ends_documents = False  # a sequence is cut from a genome, and has no end of its own
 
@@ -49,7 +49,7 @@ class _FromFiles(Divided, Corpus):
 
     def __attrs_post_init__(self) -> None:
         if not self.train:
-            raise ValueError("train names no file")
+            raise ValueError("train is empty; pass the paths of training files")
         self.check_shares()
 
     @override
@@ -61,7 +61,7 @@ class _FromFiles(Divided, Corpus):
 
     @abstractmethod
     def records(self, path: Path) -> Iterator[str]:
-        """Yield the sequences of a file in their order; a `UserError` names the line that is not of this format."""
+        """Yield the sequences of a file in order; a `UserError` names a line of the wrong format."""
 
     @override
     def fingerprint(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class _FromFiles(Divided, Corpus):
 
 @component
 class FASTACorpus(_FromFiles):
-    """FASTA: each `>` begins a record, which may have any number of lines of any length."""
+    """FASTA files: each `>` begins a record, with any number of lines of any length."""
 
     name = "fasta"
     summary = "FASTA files, plain or gzip"
@@ -96,13 +96,13 @@ class FASTACorpus(_FromFiles):
                 elif record is not None:
                     record.append(bases(line, path, number))
                 elif line and not line.startswith(";"):
-                    raise UserError(f"corpus: {path}, line {number}: no line with > is before it; it is no FASTA")
+                    raise UserError(f"corpus: {path}, line {number} is before the first > line; pass a FASTA file")
         yield "".join(record or ())
 
 
 @component
 class FASTQCorpus(_FromFiles):
-    """FASTQ: four lines a read, of which the second is its sequence; the qualities are checked and not used."""
+    """FASTQ files: four lines per read, with the sequence in the second; qualities are checked and ignored."""
 
     name = "fastq"
     summary = "FASTQ files, plain or gzip"
@@ -118,20 +118,20 @@ class FASTQCorpus(_FromFiles):
                 rest = [line for _, line in itertools.islice(lines, 3)]
                 if not first.startswith("@") or len(rest) < 3 or not rest[1].startswith("+"):
                     raise UserError(
-                        f"corpus: {path}, line {number}: a read has four lines, of which the first begins with @ and "
-                        "the third with +; correct it, or copy the file again"
+                        f"corpus: {path}, line {number}: a read has four lines, the first with @ and the third with +; "
+                        "correct the read, or copy the file again"
                     )
                 if len(rest[2]) != len(rest[0]):
                     raise UserError(
                         f"corpus: {path}, line {number}: the read has {len(rest[0])} bases and {len(rest[2])} "
-                        "qualities; correct it, or copy the file again"
+                        "qualities; correct the read, or copy the file again"
                     )
                 yield bases(rest[0], path, number + 1)
 
 
 @component
 class DNACSVCorpus(_FromFiles):
-    """A CSV with a line of names, as the tasks of GUE have it: a row is a record."""
+    """CSV files with a header line, as in GUE: each row is a record."""
 
     name = "dna_csv"
     summary = "sequences in a column of CSV files, plain or gzip"
@@ -146,17 +146,17 @@ class DNACSVCorpus(_FromFiles):
 
 
 def bases(text: str, path: Path, number: int) -> str:
-    """Return a text of a line in the letters A, C, G, T and N; see `read_bases`."""
+    """Return a line's sequence in the letters A, C, G, T and N; see `read_bases`."""
     try:
         return read_bases(text)
     except ValueError as error:
         raise UserError(
-            f"corpus: {path}, line {number} has {error.args[0]!r}, which is no base and no code of IUPAC's; take it out"
+            f"corpus: {path}, line {number}: {error.args[0]!r} is neither a base nor an IUPAC code; remove it"
         ) from None
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the line and the values in some columns of each row of a CSV."""
+    """Yield the line number and the values in the given columns for each row of a CSV file."""
     csv.field_size_limit(2**31 - 1)
     with opened(path) as file:
         reader = csv.reader(file)
@@ -166,30 +166,30 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
                 if column not in names:
                     raise UserError(
                         f"{path}, line 1 has no column {column!r}{nearest(column, names)}; separate columns by commas, "
-                        "and name that of a corpus by corpus.column"
+                        "and set corpus.column for a corpus"
                     )
             places = [names.index(column) for column in columns]
             for row in reader:
                 if row and len(row) <= max(places):
                     raise UserError(
-                        f"{path}, line {reader.line_num} has {len(row)} columns of {len(names)}; correct it"
+                        f"{path}, line {reader.line_num} has {len(row)} columns instead of {len(names)}; correct it"
                     )
                 if row:
                     yield reader.line_num, [row[place].strip() for place in places]
         except csv.Error as error:
-            raise UserError(f"{path}, line {reader.line_num} is no CSV ({error}); correct it") from None
+            raise UserError(f"{path}, line {reader.line_num} is not valid CSV ({error}); correct the line") from None
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[str]]:
-    """Open a file, decompressed if it ends in .gz; what is not UTF-8 becomes U+FFFD, which is no base."""
+    """Open a file, decompressed if its name ends in .gz; invalid UTF-8 becomes U+FFFD, which is not a base."""
     try:
         opens: Any = gzip.open if path.suffix == ".gz" else open
         with opens(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
             yield file
     except gzip.BadGzipFile as error:
-        raise UserError(f"corpus: {path} is no gzip, though its name says so ({error}); rename it") from None
+        raise UserError(f"corpus: {path} is not a gzip file ({error}); rename it without .gz") from None
     except (EOFError, zlib.error) as error:
-        raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
+        raise UserError(f"corpus: {path} cannot be decompressed ({error}); copy the file again") from None
     except OSError as error:
-        raise UserError(f"corpus: {path} cannot be read: {error.strerror or error}; name another") from None
+        raise UserError(f"corpus: {path} cannot be read: {error.strerror or error}; choose another file") from None

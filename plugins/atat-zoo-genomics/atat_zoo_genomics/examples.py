@@ -1,4 +1,4 @@
-"""Small parts and files of DNA to test with."""
+"""Small components and DNA files for the conformance tests."""
 
 from __future__ import annotations
 

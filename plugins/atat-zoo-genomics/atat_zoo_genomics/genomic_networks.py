@@ -2,9 +2,9 @@
 
 B sequences, L tokens, C cached ones, D channels, K positions of a kernel, V predictable tokens, S strands, R the reach.
 
-With S = 2 the first half of the channels is of this strand, and the other half is what they would be if the other
-strand were read. A layer that treats both alike has, for an output of the other strand, the weights of the same output
-of this one, with the halves of its input exchanged and its positions mirrored.
+With S = 2, the first half of the channels belongs to this strand, and the second half to the other strand. A layer
+that treats both alike computes an output of the other strand with the weights of the same output of this strand, but
+with the halves of its input exchanged and its positions mirrored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ConvolutionModule(nn.Module):
-    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
 
     reads_time = False
 
@@ -51,7 +51,7 @@ class ConvolutionModule(nn.Module):
     ) -> Tensor:
         """See `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
-            raise ValueError("with a cache the positions must be given, and the attention as a mask")
+            raise ValueError("with a cache, pass the positions, and the attention as a mask")
         h = self.embedding(tokens)
         read: Read | None = None
         if positions is not None or attention is not None:
@@ -67,7 +67,7 @@ class ConvolutionModule(nn.Module):
 
 
 class Read:
-    """What a convolution reads where not all tokens stand in a row, or not all are shown."""
+    """Inputs of a convolution with explicit positions or an attention mask."""
 
     def __init__(self, positions: Tensor, attention: Tensor | None, cache: Cache | None) -> None:
         self.positions, self.cache = positions if positions.ndim == 2 else positions[None], cache
@@ -75,10 +75,10 @@ class Read:
         self.known: dict[int, Tensor] = {}
 
     def of(self, number: int) -> Callable[[Tensor], tuple[Tensor, Callable[[int], Tensor]]]:
-        """Return a function for the layer of a number: its input [B, L, D] to all that is read, and from where.
+        """Return a function from a layer's number and input [B, L, D] to the read tokens and their offsets.
 
-        That is [B, C + L, D], and a function of an offset to the matrix, [1 or B, L, C + L], that is 1 where
-        a token is shown which stands at this offset.
+        The tokens are [B, C + L, D]. The offsets are a function from an offset to a matrix, [1 or B, L, C + L], with 1
+        where a visible token is at this offset.
         """
 
         def read(h: Tensor) -> tuple[Tensor, Callable[[int], Tensor]]:
@@ -100,7 +100,7 @@ class Read:
 
 
 class Layer(nn.Module):
-    """What is added to h [B, L, D]."""
+    """Residual branch that is added to h [B, L, D]."""
 
     def __init__(self, width: int, kernel: int, dilation: int, strands: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Layer(nn.Module):
 
 
 class Convolution(nn.Module):
-    """The weights of a convolution, of one strand."""
+    """Weights of a convolution for one strand."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, strands: int) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(torch.randn(outputs // strands, inputs, kernel) / math.sqrt(inputs * kernel))
 
     def both(self) -> Tensor:
-        """Return those of all strands, [outputs, inputs, K]."""
+        """Return the weights for all strands, [outputs, inputs, K]."""
         weight: Tensor = self.weight
         if self.strands == 1:
             return weight
@@ -142,7 +142,7 @@ class Convolution(nn.Module):
 
 
 class Embedding(nn.Embedding):
-    """Tokens to channels, [..., D]: the token's, and its complement's for the other strand."""
+    """Embedding from tokens to channels, [..., D]; the other strand's half embeds the complement."""
 
     def __init__(self, vocabulary_size: int, width: int, strands: int) -> None:
         super().__init__(vocabulary_size + 1, width // strands)
@@ -158,7 +158,7 @@ class Embedding(nn.Embedding):
 
 
 class Head(nn.Module):
-    """Hidden states [..., D] to logits [..., V]; starts at zero."""
+    """Head from hidden states [..., D] to logits [..., V], initialised to zero."""
 
     def __init__(self, vocabulary_size: int, width: int, strands: int) -> None:
         super().__init__()
@@ -178,13 +178,13 @@ class Head(nn.Module):
 
 
 def complement_of(vocabulary_size: int) -> Tensor:
-    """Return the complement of each id, int64 [V + 1]; that of the mask, and of an id that is no base, is itself."""
+    """Return the complement of each id, int64 [V + 1]; ids other than bases, and the mask, keep their id."""
     known = COMPLEMENT if vocabulary_size >= len(COMPLEMENT) else ()
     return torch.tensor([*known, *range(len(known), vocabulary_size + 1)])
 
 
 class KmerModule(nn.Module):
-    """Tokens to importance [B, L] in [0, 1]; starts at ½ for every k-mer."""
+    """Module from tokens to importance, [B, L] in [0, 1], initially ½ for every k-mer."""
 
     reads: Reads = "z"
     reads_time = False
@@ -198,6 +198,6 @@ class KmerModule(nn.Module):
         nn.init.zeros_(self.table.weight)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """See `EstimatorModule`; beyond the ends nothing is visible, as at a mask."""
+        """Return the importance; see `EstimatorModule`. Positions beyond the ends count as masks."""
         kmer = (neighbours_of(tokens, self.reach, self.mask_id) * self.digit).sum(-1)
         return torch.sigmoid(self.table(kmer).squeeze(-1).float())

@@ -1,4 +1,4 @@
-"""GUE, and the eight Genomic Benchmarks, as tasks: a run's network is fine-tuned with a head."""
+"""The tasks GUE and Genomic Benchmarks, which fine-tune a run's network with a classification head."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SOURCE = "the package genomic-benchmarks (github.com/ML-Bioinfo-CEITEC/genomic_
 
 @component_base
 class _FineTuned(Task):
-    """What both have: which of their data sets, and how the head is trained."""
+    """Base class of both tasks: the selection of datasets and the training of the head."""
 
     only: tuple[str, ...] = param((), help="dataset names; default: all")
     epochs: int = param(2, help="epochs", ge=1)
@@ -54,15 +54,15 @@ class _FineTuned(Task):
         names = list(known)
         for name in self.only:
             if name not in names:
-                raise ValueError(f"only: there is no {name!r}{nearest(name, names)} (there are: {', '.join(names)})")
+                raise ValueError(f"only: unknown dataset {name!r}{nearest(name, names)} (datasets: {', '.join(names)})")
 
 
 @component
 class GueTask(_FineTuned):
-    """The 28 data sets of GUE, each by its own metric on its test file, and their average.
+    """The 28 datasets of GUE, each evaluated with its own metric on its test file, and their average.
 
-    See `python -m atat_zoo_genomics gue` for one of them beside a logistic regression on 6-mers. The standard error is
-    over seeds. A sequence that is longer than the run has learned is refused.
+    `python -m atat_zoo_genomics gue` compares one dataset with a logistic regression on 6-mers. The standard error is
+    over seeds. A sequence longer than the run's training sequences is an error.
     """
 
     name = "gue"
@@ -84,7 +84,7 @@ class GueTask(_FineTuned):
                 try:
                     gue.find(name, Path(self.path), split)
                 except UserError as error:
-                    yield f"{error}; GUE is had from github.com/MAGICS-LAB/DNABERT_2"
+                    yield f"{error}; download GUE from github.com/MAGICS-LAB/DNABERT_2"
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
@@ -116,12 +116,12 @@ class GueTask(_FineTuned):
 
 @component
 class GenomicBenchmarksTask(_FineTuned):
-    """The eight Genomic Benchmarks (Grešová et al., BMC Genomic Data 24, 2023), with five-fold cross-validation.
+    """The eight Genomic Benchmarks (Grešová et al., BMC Genomic Data 24, 2023), with cross-validation.
 
-    The training sequences are divided into folds by the seed. For each of them a head is trained on all others, with
-    the network; it is measured on the fold that was left out, and on the data set's own test sequences. Scores are
-    accuracies, averaged over the folds, and so is the standard error. `average` is of the test sequences, over the data
-    sets. A sequence is cut at its end to what the run has learned.
+    The seed divides the training sequences into folds. For each, the network is fine-tuned with a head on the other
+    folds and evaluated on the held-out fold and on the dataset's test sequences. Scores are accuracies; scores and
+    standard errors are averaged over the folds. `average` is the mean test accuracy over the datasets. Sequences are
+    truncated to the length of the run's training sequences.
     """
 
     name = "genomic_benchmarks"
@@ -136,7 +136,7 @@ class GenomicBenchmarksTask(_FineTuned):
 
     @property
     def names(self) -> Sequence[str]:
-        """The data sets that are measured."""
+        """Names of the datasets to evaluate."""
         return self.only or tuple(BENCHMARKS)
 
     @override
@@ -147,9 +147,9 @@ class GenomicBenchmarksTask(_FineTuned):
                 folder = Path(self.path) / name / split
                 classes = sorted({file.parent for file in folder.glob("*/*.txt")})
                 if len(classes) != BENCHMARKS[name]:
-                    missing.append(f"{folder} has {len(classes)} folders of sequences, not {BENCHMARKS[name]}")
+                    missing.append(f"{folder} has {len(classes)} class folders instead of {BENCHMARKS[name]}")
         if missing:
-            yield f"{'; '.join(missing)}; fetch the data sets by {_SOURCE}"
+            yield f"{'; '.join(missing)}; download the datasets with {_SOURCE}"
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
@@ -192,7 +192,7 @@ class GenomicBenchmarksTask(_FineTuned):
         return {**scores, AVERAGE: _averaged(tests)}
 
     def _read(self, model: Model, name: str, split: str) -> tuple[list[list[int]], Tensor]:
-        """Return the tokens of the sequences of a split, and the numbers of their classes, int64 [n]."""
+        """Return the token sequences of a split, and their class numbers, int64 [n]."""
         import torch
 
         from atat_zoo_genomics.corpora import bases
@@ -203,7 +203,7 @@ class GenomicBenchmarksTask(_FineTuned):
         texts = [bases(file.read_text(encoding="utf-8").strip(), file, 1) for file in files]
         for file, text in zip(files, texts, strict=True):
             if not text:
-                raise UserError(f"{file} has no sequence; copy it again")
+                raise UserError(f"{file} contains no sequence; copy the file again")
         rows = [row[: model.context.length] for row in model.tokenizer.encode_batch(texts)]
         if split == "train" and len(rows) < self.folds:
             raise UserError(f"{root} has {len(rows)} sequences, fewer than the {self.folds} folds; copy it again")
@@ -215,5 +215,5 @@ def _score(quantity: str, values: Sequence[float]) -> Score:
 
 
 def _averaged(values: Sequence[Sequence[float]]) -> Score:
-    """Return the average over data sets of the scores of each training."""
-    return _score("mean of the data sets' scores", [fmean(each) for each in zip(*values, strict=True)])
+    """Return the average over datasets of the scores of each training."""
+    return _score("mean of the datasets' scores", [fmean(each) for each in zip(*values, strict=True)])

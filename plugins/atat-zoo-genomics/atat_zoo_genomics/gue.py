@@ -1,4 +1,4 @@
-"""The tasks of GUE on local files: a run with a head, beside a logistic regression on 6-mers."""
+"""GUE tasks on local files: a run with a classification head, and a logistic regression on 6-mers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """A task of GUE (Zhou et al., arXiv:2306.15006, table 1)."""
+    """Task of GUE (Zhou et al., arXiv:2306.15006, table 1)."""
 
     folder: str  # in GUE's archive, with train.csv, dev.csv and test.csv
     bases: int  # of a sequence, at most
@@ -45,14 +45,14 @@ _STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class Examples(NamedTuple):
-    """Sequences and the numbers of their classes."""
+    """Sequences and their class numbers."""
 
     texts: list[str]
     labels: NDArray[np.int64]  # [n]
 
 
 class Recipe(NamedTuple):
-    """How a head is trained, with the network."""
+    """Hyperparameters for fine-tuning the network with a head."""
 
     epochs: int = 2
     batch_size: int = 128
@@ -60,37 +60,39 @@ class Recipe(NamedTuple):
 
 
 def find(task: str, folder: Path, split: str) -> Path:
-    """Return the file of a split, `train`, `dev` or `test`, in the folder of GUE, of the task, or of named files."""
+    """Return the file of a split (`train`, `dev` or `test`) in the folder of GUE or of the task."""
     if task not in TASKS:
-        raise UserError(f"there is no task {task!r}{nearest(task, list(TASKS))} (there are: {', '.join(TASKS)})")
+        raise UserError(f"unknown task {task!r}{nearest(task, list(TASKS))} (tasks: {', '.join(TASKS)})")
     names = (f"{TASKS[task].folder}/{split}.csv", f"{task}.{split}.csv", f"{split}.csv")
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 return path
-    raise UserError(f"{folder} has none of {', '.join(names)}, nor with .gz; name the folder of {task}'s files")
+    raise UserError(f"{folder} has none of {', '.join(names)}, plain or .gz; pass the folder with {task}'s files")
 
 
 def read(task: str, folder: Path, split: str) -> Examples:
-    """Return the examples of a split; a `UserError` names the line where the file is not of this task."""
+    """Return the examples of a split; a `UserError` names a line that does not fit the task."""
     import numpy as np
 
     path, texts, labels = find(task, folder, split), [], []
     for number, (text, label) in rows(path, ["sequence", "label"]):
         if label not in map(str, range(TASKS[task].classes)):
             most = TASKS[task].classes - 1
-            raise UserError(f"{path}, line {number}: the label {label!r} is no number from 0 to {most}; copy it again")
+            raise UserError(
+                f"{path}, line {number}: the label {label!r} is not one of 0 to {most}; copy the file again"
+            )
         if not text:
-            raise UserError(f"{path}, line {number}: the sequence is empty; take the row out")
+            raise UserError(f"{path}, line {number}: the sequence is empty; remove the row")
         texts.append(bases(text, path, number))
         labels.append(int(label))
     if not texts:
-        raise UserError(f"{path} has no examples; copy it again")
+        raise UserError(f"{path} has no examples; copy the file again")
     return Examples(texts, np.array(labels))
 
 
 def score(task: str, found: NDArray[np.int64], wanted: NDArray[np.int64]) -> float:
-    """Return the metric of a task for classes found and wanted, [n] both."""
+    """Return the metric of a task for predicted and true classes, [n] each."""
     from sklearn import metrics
 
     if TASKS[task].metric == "mcc":
@@ -108,10 +110,10 @@ def gue(
     split: str = "test",
     scratch: bool = False,
 ) -> dict[str, list[float]]:
-    """Return the metric on `test`, or on `dev`, by what predicts: a number for each seed, or one if nothing is drawn.
+    """Return the metric on `split` by the name of the model: one value per seed, or one if nothing is random.
 
-    The seeds are those of the head and of the order of the examples; of the weights, too, where they begin at random,
-    as with `scratch` the same network does, too. A file or a run that is not there, or does not fit, is a `UserError`.
+    A seed determines the head and the order of the examples, and with `scratch` also the initial weights of the network
+    that is trained from scratch. A missing or unsuitable file or run is a `UserError`.
     """
     if not find_spec("sklearn"):
         raise UserError(NEEDS)
@@ -131,7 +133,7 @@ def gue(
 
 
 def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
-    """Return a logistic regression on how often each k-mer occurs; its strength is the best of several on `dev`."""
+    """Return a logistic regression on k-mer counts, with the regularisation that is best on `dev`."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -143,9 +145,9 @@ def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
 
 
 def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, *, trained: bool) -> Predict:
-    """Train a run's network, from its weights if `trained`, with a head for the classes, and return what predicts.
+    """Fine-tune a run's network with a classification head, and return the classifier.
 
-    Shorter sequences are filled with masks; see `fine_tuned`.
+    With `trained`, training starts from the run's weights. Shorter sequences are padded with masks.
     """
     import torch
 
@@ -155,8 +157,8 @@ def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, 
         ids = model.tokenizer.encode_batch(texts)
         if (longest := max(map(len, ids))) > model.context.length:
             raise UserError(
-                f"{task} has a sequence of {longest} tokens, and the run has learned {model.context.length}; "
-                f"train one with data.length = {longest}"
+                f"{task} has a sequence of {longest} tokens, longer than the run's {model.context.length}; "
+                f"train a run with data.length = {longest}"
             )
         return ids
 

@@ -1,4 +1,4 @@
-"""k-mer models, what a network is measured against. n sequences, L bases, V tokens."""
+"""k-mer models as a baseline. n sequences, L bases, V tokens."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def kmer_nats(
 ) -> Iterator[NDArray[np.float64]]:
     """Yield −log p(x_i | x_{i−k+1} … x_{i−1}) of each base for k = 1 … `longest`, nats, float64 [n, L].
 
-    Interpolated Witten–Bell estimates (Witten & Bell, IEEE Transactions on Information Theory 37, 1991): with N
+    Estimates are interpolated as by Witten and Bell (IEEE Transactions on Information Theory 37, 1991): with N
     occurrences of a context h, T different bases after it, and p' the estimate of the context without its first base,
 
-        p(x | h) = (c(h, x) + T · p'(x)) / (N + T),     p'(x) where h was never seen, and 1/V below k = 1
+        p(x | h) = (c(h, x) + T · p'(x)) / (N + T),     p'(x) for an unseen h, and 1/V below k = 1
 
-    The beginning of a sequence is part of the context. A k-mer model is so an exact likelihood, one base after another.
+    The start of a sequence is part of the context, so a k-mer model has an exact left-to-right likelihood.
 
     Args:
-        train: sequences that are counted, [N, L]; ids from 0 to V, of which V is what is not text, and not counted.
+        train: sequences to count, [N, L]; ids from 0 to V, where V marks positions that do not count.
         text: sequences to predict, [n, L].
         vocabulary_size: V.
         longest: the largest k.
 
     Raises:
-        UserError: when the tables are too large for this machine.
+        UserError: if the tables are too large for this machine.
     """
     V, letters = vocabulary_size, vocabulary_size + 1
     require(16 * letters**longest, f"a {longest}-mer model", "its counts", "take a smaller k")
@@ -51,5 +51,5 @@ def kmer_nats(
 
 
 def _before(tokens: NDArray[np.int64], by: int, absent: int) -> NDArray[np.int64]:
-    """Return the token so many positions before each, `absent` where there is none."""
+    """Return the token `by` positions before each position, and `absent` before the start."""
     return np.pad(tokens, ((0, 0), (by, 0)), constant_values=absent)[:, : tokens.shape[1]]

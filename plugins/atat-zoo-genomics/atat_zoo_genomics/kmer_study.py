@@ -1,4 +1,4 @@
-"""Masked diffusion against k-mer models, on the core promoters of GUE."""
+"""Study that compares masked diffusion with k-mer models on the core promoters of GUE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASELINE = 6  # k of the one that everything is compared with
 
 
 class Arm(NamedTuple):
-    """A setting: what differs from experiments/promoters.toml."""
+    """Setting that differs from experiments/promoters.toml in some keys."""
 
     title: str
     changes: tuple[str, ...] = ()
@@ -34,14 +34,14 @@ ARMS: dict[str, Arm] = {
         "the same, logit-normal mask rates and simple weights",
         ("mask_rates.use=logit_normal", "objective.weight=simple"),
     ),
-    "both": Arm("the same, both strands alike", ("backbone.reverse_complement=true",)),
-    "kmer": Arm("the same, importance by k-mers", ("estimator.use=kmer", "masking.use=reveal")),
-    "runs": Arm("the same, whole 6-mers hidden together", ("mask_drawing.use=kmer",)),
+    "both": Arm("the same, reverse-complement equivariant", ("backbone.reverse_complement=true",)),
+    "kmer": Arm("the same, k-mer importance", ("estimator.use=kmer", "masking.use=reveal")),
+    "runs": Arm("the same, masks of whole 6-mers", ("mask_drawing.use=kmer",)),
 }
 
 
 class Figure(NamedTuple):
-    """Nats per base of a model on the held-out sequences, and its difference from the 6-mer model's."""
+    """NLL of a model in nats per base on the held-out sequences, and its difference from the 6-mer model's."""
 
     title: str
     quantity: str  # an exact likelihood, or a bound
@@ -51,9 +51,9 @@ class Figure(NamedTuple):
 
 
 def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) -> list[Figure]:
-    """Train what is not trained yet of the arms named, and return the figures of all on the same held-out sequences.
+    """Train the named arms that are not trained yet, and return all models' figures on the same held-out sequences.
 
-    The task's files are found in `data` by `gue.find`, and the runs are in `out`; `reporter` shows their progress.
+    The task's files are in `data` (see `gue.find`), and the runs in `out`; `reporter` shows the progress.
     """
     from atat_zoo.diffusion.statistics import ratio
     from atat_zoo.evaluation.held_out_text import text_of
@@ -72,7 +72,7 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
             assert text.data is not None
             table = measure_ngram_prior(model.module, text.data, text.tokens, text.maskable, spec, exact=False, seed=0)
             if table is not None:
-                found.append(("counts of a base between two neighbours", "bound", table.nats))
+                found.append(("n-gram model of both neighbours", "bound", table.nats))
         measured = measure(model.module, text.tokens, text.maskable, spec, seed=0)
         found.append((ARMS[name].title, "bound", next(iter(measured.contribution.values())).sum(1)))
     baseline = next(nats for label, _, nats in found if label == title)
@@ -83,7 +83,7 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
 
 
 def trained(name: str, data: Path, folder: Path, reporter: Any = None) -> Model:
-    """Return the model of an arm, trained, or continued, or as it is."""
+    """Return the trained model of an arm; resumes an interrupted training."""
     from atat_zoo import training
     from atat_zoo.experiment import load
     from atat_zoo.experiment.runs import RunFolder
@@ -105,7 +105,7 @@ def trained(name: str, data: Path, folder: Path, reporter: Any = None) -> Model:
 
 
 def counted(model: Model, tokens: Tensor, maskable: Tensor) -> Iterator[Tensor]:
-    """Yield the nats of each sequence, float64 [n], by k-mer models of the training text, k = 1 … 8."""
+    """Yield the NLL of each sequence in nats, float64 [n], under k-mer models of the training text, k = 1 … 8."""
     import torch
 
     from atat_zoo.data.sequences import sequences
@@ -126,12 +126,12 @@ def page(figures: Sequence[Figure]) -> str:
     return f"""# Masked diffusion against k-mer models
 
 Written by `python -m atat_zoo_genomics study DATA --write STUDY.md`, on the core promoters of GUE
-(`{TASK}`, [arXiv:2306.15006](https://arxiv.org/abs/2306.15006)): 70 bases each, of which the test split is measured.
+(`{TASK}`, [arXiv:2306.15006](https://arxiv.org/abs/2306.15006)): 70 bases each, evaluated on the test split.
 
-A k-mer model says a base by the k − 1 before it, from the counts of the training split (interpolated Witten–Bell), and
-its likelihood is exact. A network has a bound (≤): exactly j bases masked, j uniform, with four masks a sequence that
-are the same for all, counts between two neighbours included. Differences are of the same sequences, with 95 %
-intervals over these; there is one training of each, so how much another seed would differ is not in them.
+A k-mer model predicts a base from the k − 1 bases before it, with counts of the training split (interpolated
+Witten–Bell), and has an exact likelihood. A network has a bound (≤): j masked bases, j uniform, and four masks per
+sequence, the same for all models, including the n-gram model. Differences are on the same sequences, with 95 %
+CIs over sequences; each network was trained once, so the CIs do not include the variation between seeds.
 
 {table(figures)}
 """
@@ -142,7 +142,7 @@ def table(figures: Sequence[Figure]) -> str:
     lines = [f"| model | nats per base | against {BASELINE}-mers |", "| --- | --- | --- |"]
     for figure in figures:
         low, high = (figure.difference + by * 1.96 * figure.error for by in (-1, 1))
-        beside = f"{figure.difference:+.4f} [{low:+.4f}, {high:+.4f}]" if figure.error else ""
+        difference = f"{figure.difference:+.4f} [{low:+.4f}, {high:+.4f}]" if figure.error else ""
         sign = "≤ " if figure.quantity == "bound" else ""
-        lines.append(f"| {figure.title} | {sign}{figure.nats:.4f} | {beside} |")
+        lines.append(f"| {figure.title} | {sign}{figure.nats:.4f} | {difference} |")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""k-mers as importance, and masks of whole ones."""
+"""K-mer importance, and masks of whole k-mers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @component
 class KmerEstimator:
-    """One learned number for each k-mer around a place: how hard the base within it is.
+    """Importance of a base as a learned value for the k-mer around it.
 
-    The k-mer is what z shows at `reach` positions on either side, with masks as a letter of their own, so k is twice
-    the reach and the position itself is left out. With the target `difficulty` it learns how hard a hidden base is in
-    this context. It reads the visible text alone, so nothing that follows from it tilts what the model learns.
+    The k-mer consists of the tokens of z at `reach` positions on either side, masks included, so k = 2·reach. With the
+    target `difficulty`, it learns the expected loss of a masked base in this context. It only reads visible text, so
+    importance-dependent masks do not bias the model.
     """
 
     name = "kmer"
@@ -46,11 +46,11 @@ class KmerEstimator:
 
 @component
 class KmerMaskDrawing:
-    """Runs of k tokens share one uniform u: a token is masked where u < p, so a run of equal p is hidden as a whole.
+    """Masks runs of k tokens that share one uniform u: a token is masked where u < p.
 
-    The runs lie one after another, and where the first begins is drawn, so that each place of a run is as likely.
-    Marginals are exactly p, and the masks of a higher rate contain those of a lower one. The text has no part in it, so
-    it tilts nothing that is learned (Joshi et al., TACL 2020, hide spans of text).
+    Runs are adjacent, and their random offset makes every place in a run equally likely. The marginals are exactly p,
+    and the masks of a higher rate contain those of a lower one. The drawing does not depend on the text, so it does not
+    bias the model (Joshi et al., TACL 2020, mask spans of text).
     """
 
     name = "kmer"

@@ -56,16 +56,16 @@ def test_splits_have_files_of_their_own_or_a_share(tmp_path):
 
 # What is in the file, and what is said of it.
 DAMAGED = {
-    "no header": (FASTACorpus, "ACGT\n", "line 1: no line with > is before it; it is no FASTA"),
-    "a protein": (FASTACorpus, ">p\nACGT\nMEEPQ\n", "line 3 has 'E', which is no base"),
-    "no text": (FASTACorpus, ">p\nAC\ufffdGT\n", "line 2 has '\ufffd', which is no base"),
+    "no header": (FASTACorpus, "ACGT\n", "line 1 is before the first > line"),
+    "a protein": (FASTACorpus, ">p\nACGT\nMEEPQ\n", "line 3: 'E' is neither a base"),
+    "no text": (FASTACorpus, ">p\nAC\ufffdGT\n", "line 2: '\ufffd' is neither a base"),
     "no read": (FASTQCorpus, "@a\nAC\n+\nII\n>b\nAC\n+\nII\n", "line 5: a read has four lines"),
     "cut off": (FASTQCorpus, "@a\nAC\n+\nII\n@b\nAC\n", "line 5: a read has four lines"),
     "a quality too few": (FASTQCorpus, "@a\nACG\n+\nII\n", "line 1: the read has 3 bases and 2 qualities"),
-    "a letter too many": (FASTQCorpus, "@a\nAEG\n+\nIII\n", "line 2 has 'E', which is no base"),
+    "a letter too many": (FASTQCorpus, "@a\nAEG\n+\nIII\n", "line 2: 'E' is neither a base"),
     "no column": (DNACSVCorpus, "sequences,label\nACGT,1\n", "no column 'sequence'; did you mean 'sequences'?"),
-    "a short row": (DNACSVCorpus, "label,sequence\n1,ACGT\n0\n", "line 3 has 1 columns of 2"),
-    "no base": (DNACSVCorpus, "sequence,label\nAC-T,1\n", "line 2 has '-', which is no base"),
+    "a short row": (DNACSVCorpus, "label,sequence\n1,ACGT\n0\n", "line 3 has 1 columns instead of 2"),
+    "no base": (DNACSVCorpus, "sequence,label\nAC-T,1\n", "line 2: '-' is neither a base"),
 }
 
 
@@ -91,12 +91,12 @@ def test_a_missing_or_damaged_archive_is_named(tmp_path):
     path = tmp_path / "a.fa.gz"
     for content, message in (
         (gzip.compress(b">a\n" + b"ACGT" * 1000)[:-9], "cannot be decompressed"),
-        (b">a\nACGT\n", "is no gzip, though its name says so"),
+        (b">a\nACGT\n", "is not a gzip file"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
     with pytest.raises(UserError, match=r"corpus.train: there is no file .*b.fa.gz; did you mean 'a.fa.gz'"):
         list(FASTACorpus(train=(str(tmp_path / "b.fa.gz"),)).documents("train"))
-    with pytest.raises(ValueError, match="train names no file"):
+    with pytest.raises(ValueError, match="train is empty"):
         FASTACorpus(train=())

@@ -67,5 +67,5 @@ def test_a_gap_is_filled_and_another_tokenizer_has_no_other_strand():
         assert filled.startswith("ACGT")
         assert filled.endswith("TTT")
         assert len(filled) <= 10  # BOS and EOS are drawn, too, and are no text
-    with pytest.raises(UserError, match="knows the other strand of A, C, G and T alone"):
+    with pytest.raises(UserError, match="requires the bases A, C, G and T"):
         untrained(tokenizer={"use": "bytes"}, backbone={"use": "gated_convolution", "reverse_complement": True})

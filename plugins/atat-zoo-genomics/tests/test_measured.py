@@ -82,15 +82,15 @@ def test_a_task_is_found_in_each_place(task, tmp_path):
 
 def test_what_is_no_task_is_refused(tmp_path):
     for name, message in (
-        ("prom_core", "there is no task 'prom_core'; did you mean 'prom_core_all'"),
+        ("prom_core", "unknown task 'prom_core'; did you mean 'prom_core_all'"),
         (PROM, "has none of"),
     ):
         with pytest.raises(UserError, match=message):
             find(name, tmp_path, "train")
     for content, said in {
-        "sequence,label\nACGT,2\n": "line 2: the label '2' is no number from 0 to 1",
+        "sequence,label\nACGT,2\n": "line 2: the label '2' is not one of 0 to 1",
         "sequence,label\n": "has no examples",
-        "sequence,label\nAC,1\n,1\n": "line 3: the sequence is empty; take the row out",
+        "sequence,label\nAC,1\n,1\n": "line 3: the sequence is empty; remove the row",
         "sequence;label\nAC;1\n": "line 1 has no column 'sequence'.* separate columns by commas",
     }.items():
         (tmp_path / "train.csv").write_text(content)
@@ -123,7 +123,7 @@ def test_a_network_finds_what_is_planted(data, tmp_path):
     assert score("prom_core_all", predict(test.texts), test.labels) > 0.6
     for name, weight in model.module.state_dict().items():
         assert torch.equal(weight, state[name]), "the run itself does not learn"
-    with pytest.raises(UserError, match="a sequence of 41 tokens, and the run has learned 40"):
+    with pytest.raises(UserError, match="a sequence of 41 tokens, longer than the run's 40"):
         predict(["A" * 41])
 
 
@@ -161,7 +161,7 @@ def test_the_study_measures_all_on_the_same_sequences(data, tmp_path):
     """The test split's, with counts of the training split."""
     saved(data, tmp_path / "runs" / "plain")
     figures = {figure.title: figure for figure in study(data, tmp_path / "runs", ["plain"])}
-    others = ["counts of a base between two neighbours", "gated convolutions"]
+    others = ["n-gram model of both neighbours", "gated convolutions"]
     assert list(figures) == [*(f"{k}-mers" for k in range(1, 9)), *others]
     texts = (read(PROM, data, split).texts for split in ("train", "test"))
     train, test = (np.array([DNAModel().encode(text) for text in each]) for each in texts)
@@ -217,7 +217,7 @@ def test_the_command_writes_a_page_with_the_table(data, tmp_path):
     assert found.splitlines()[-12:] == printed.splitlines()[-12:]
     assert found.startswith("# Masked diffusion against k-mer models\n")
     done = CliRunner().invoke(main, ["study", str(data), "--arm", "plian"])
-    assert "there is no 'plian'; did you mean 'plain'" in str(done.exception)
+    assert "unknown arm 'plian'; did you mean 'plain'" in str(done.exception)
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_a_token_is_read_where_it_stands_and_not_where_it_comes():
 
 
 def test_what_cannot_be_built_is_refused():
-    with pytest.raises(ValueError, match="kernel = 4 has no middle"):
+    with pytest.raises(ValueError, match="kernel = 4 is even"):
         ConvolutionBackbone(kernel=4)
     with pytest.raises(ValueError, match="width = 7 cannot be halved"):
         ConvolutionBackbone(width=7, reverse_complement=True)

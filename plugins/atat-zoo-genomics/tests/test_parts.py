@@ -48,7 +48,7 @@ def test_any_other_character_is_refused_and_named(character):
     with pytest.raises(ValueError) as raised:
         read_bases(f"ACG{character}T")
     assert raised.value.args == (character,)
-    with pytest.raises(UserError, match="tokenizer 'dna' knows A, C, G, T, U, N"):
+    with pytest.raises(UserError, match="tokenizer 'dna' supports A, C, G, T, U, N"):
         DNAModel().encode(character)
 
 

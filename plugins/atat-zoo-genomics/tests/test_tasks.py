@@ -73,7 +73,7 @@ def test_each_training_sequence_is_left_out_once_and_no_fold_trains_on_it(model,
     assert found[f"{name} test"].value == pytest.approx(share)  # class 0 is the folder `negative`
     left = [np.mean(["TATAAA" not in model.tokenizer.decode(row) for row in fold]) for fold in left_out]
     assert found[f"{name} left out"].value == pytest.approx(np.mean(left))
-    assert {found[key].quantity for key in found} == {"accuracy", "mean of the data sets' scores"}
+    assert {found[key].quantity for key in found} == {"accuracy", "mean of the datasets' scores"}
     assert task.measure(model, tmp_path / "run", seed=3) == found
     assert trained[5:] == trained[:5]
     task.measure(model, tmp_path / "run", seed=4)
@@ -101,34 +101,36 @@ def test_gue_trains_a_head_for_each_seed_by_the_recipe(model, tmp_path, monkeypa
         every.append(np.mean([gue.score(name, (np.arange(120) + seed) % 2, labels) for seed in (3, 4)]))
         assert found[f"{name} {metric}"].value == pytest.approx(every[-1])
     assert found["average"].value == pytest.approx(np.mean(every))
-    quantities = ["Matthews' correlation", "F1, mean over classes", "mean of the data sets' scores"]
+    quantities = ["Matthews' correlation", "F1, mean over classes", "mean of the datasets' scores"]
     assert [each.quantity for each in found.values()] == quantities
     assert all(each.items == 2 for each in found.values())
 
 
 def test_what_is_absent_is_said_with_where_it_is_had(tmp_path, monkeypatch):
     (said,) = GenomicBenchmarksTask(path=str(tmp_path)).absent()
-    assert all(f"{tmp_path}/{name}/{split} has 0 folders" in said for name in BENCHMARKS for split in ("train", "test"))
-    assert "fetch the data sets by the package genomic-benchmarks" in said
+    assert all(
+        f"{tmp_path}/{name}/{split} has 0 class folders" in said for name in BENCHMARKS for split in ("train", "test")
+    )
+    assert "download the datasets with the package genomic-benchmarks" in said
     one, other = GueTask(path=str(tmp_path), only=("H3",)).absent()
     assert "has none of EMP/H3/train.csv" in one
-    assert "GUE is had from github.com/MAGICS-LAB/DNABERT_2" in other
+    assert "download GUE from github.com/MAGICS-LAB/DNABERT_2" in other
     monkeypatch.setattr(genomic_tasks, "find_spec", lambda name: None)
     assert "scikit-learn" in next(iter(GueTask(path=str(tmp_path), only=("H3",)).absent()))
 
 
 def test_mistakes(model, tmp_path):
-    with pytest.raises(ValueError, match="there is no 'tf_9'; did you mean 'tf_"):
+    with pytest.raises(ValueError, match="unknown dataset 'tf_9'; did you mean 'tf_"):
         GueTask(only=("tf_9",))
     name = "demo_human_or_worm"
     task = benchmarks(tmp_path, name, train=4, test=3)
     with pytest.raises(UserError, match="has 4 sequences, fewer than the 5 folds"):
         task.measure(model, tmp_path / "run", seed=0)
     (tmp_path / name / "train" / "negative" / "x.txt").touch()
-    with pytest.raises(UserError, match=r"x\.txt has no sequence"):
+    with pytest.raises(UserError, match=r"x\.txt contains no sequence"):
         task.measure(model, tmp_path / "run", seed=0)
     (tmp_path / name / "train" / "negative" / "x.txt").write_text("AC-T")
-    with pytest.raises(UserError, match=r"x\.txt, line 1 has '-', which is no base"):
+    with pytest.raises(UserError, match=r"x\.txt, line 1: '-' is neither a base"):
         task.measure(model, tmp_path / "run", seed=0)
 
 

@@ -1,4 +1,4 @@
-"""GLUE in miniature, to test with."""
+"""A miniature GLUE for the conformance tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of GLUE's nine tasks, as GLUE ships them (train.tsv, dev.tsv) or as the hub has them (Parquet)."""
+"""Files of GLUE's nine tasks, as GLUE ships them (train.tsv, dev.tsv) or from the hub (Parquet)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from atat_zoo.system import parsing
 from atat_zoo.system.errors import UserError, clip
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
-SOURCE = "https://gluebenchmark.com/tasks, or as the data set nyu-mll/glue of the Hugging Face hub"
+SOURCE = "https://gluebenchmark.com/tasks or the dataset nyu-mll/glue on the Hugging Face hub"
 _ENTAILMENT = ("entailment", "not_entailment")
 _PAIR = ("sentence1", "sentence2")
 
 
 class GlueProblem(NamedTuple):
-    """A task of GLUE: its columns of text, its classes (none for a number), its metrics and its held-out files."""
+    """Task of GLUE: text columns, classes (empty for regression), metrics and held-out files."""
 
     texts: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -51,20 +51,20 @@ _COLA = ("source", "label", "mark", "sentence")  # the one table without a first
 
 
 class Examples(NamedTuple):
-    """Texts and their labels: n tuples of one or two, and the number of the class, or the number itself."""
+    """Texts and labels: n tuples of one or two texts, with class numbers or regression targets."""
 
     texts: list[tuple[str, ...]]
     labels: list[float]
 
 
 def folder_of(problem: Name, root: Path) -> Path:
-    """Return the folder of a task in that of GLUE, however it is written (`SST-2`, `sst2`); it may not be there."""
+    """Return the path of a task's folder in GLUE's folder, in any spelling (`SST-2`, `sst2`); it may not exist."""
     inside = sorted(root.iterdir()) if root.is_dir() else []
     return next((path for path in inside if path.name.lower().replace("-", "") == problem), root / problem)
 
 
 def files_of(problem: Name, root: Path, split: str) -> list[Path]:
-    """Return the files of `train`, or of `dev` with its ending; none if there are none."""
+    """Return the existing files of `train`, or of `dev` with its ending."""
     folder = folder_of(problem, root)
     return next((found for name in _patterns(split) if (found := sorted(folder.glob(name)))), [])
 
@@ -74,27 +74,29 @@ def _patterns(split: str) -> tuple[str, ...]:
 
 
 def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
-    """Yield a sentence for what is not there of the tasks."""
+    """Yield one message that names the missing files of the tasks."""
     missing = []
     for problem in problems:
         splits = ("train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out))
         found = {split: files_of(problem, root, split) for split in splits}
         missing += [f"{folder_of(problem, root)}/{split}.tsv" for split, files in found.items() if not files]
     if missing:
-        have = f"there is no {', no '.join(map(clip, missing))}, and no Parquet in its place"
-        yield f"{have}; fetch GLUE from {SOURCE}, and name its folder as `path`"
+        have = f"cannot find {', '.join(map(clip, missing))}, or Parquet files in their place"
+        yield f"{have}; download GLUE from {SOURCE}, and set `path` to its folder"
 
 
 def read(problem: Name, root: Path, split: str) -> Examples:
-    """Return the examples of `train`, or of `dev` with its ending; lines that lack a column are left out.
+    """Return the examples of `train`, or of `dev` with its ending; lines without all columns are skipped.
 
     Raises:
-        UserError: when the files are not there, or are not of this task.
+        UserError: if the files are missing or do not belong to this task.
     """
     spec = PROBLEMS[problem]
     paths = files_of(problem, root, split)
     if not paths:
-        raise UserError(f"{folder_of(problem, root)} has none of {', '.join(_patterns(split))}; fetch {SOURCE}")
+        raise UserError(
+            f"{folder_of(problem, root)} has none of {', '.join(_patterns(split))}; download GLUE from {SOURCE}"
+        )
     number = {name: float(i) for i, name in enumerate(spec.classes)}
     number |= {str(i): float(i) for i in range(len(spec.classes))}
     texts, labels = [], []
@@ -105,11 +107,13 @@ def read(problem: Name, root: Path, split: str) -> Examples:
             value = number.get(str(label), math.nan) if spec.classes else _number(label)
             if not math.isfinite(value):
                 known = ", ".join(spec.classes) or "numbers"
-                raise UserError(f"{path}: the label {clip(label)!r} is none of {problem}'s ({known}); copy it again")
+                raise UserError(
+                    f"{path}: the label {clip(label)!r} is not one of {problem}'s ({known}); copy the file again"
+                )
             texts.append(tuple(map(str, text)))
             labels.append(value)
     if not texts:
-        raise UserError(f"{paths[0]} has no examples; copy it again")
+        raise UserError(f"{paths[0]} has no examples; copy the file again")
     return Examples(texts, labels)
 
 
@@ -121,7 +125,7 @@ def _number(label: Any) -> float:
 
 
 def _rows(path: Path, problem: Name) -> Iterator[Sequence[Any]]:
-    """Yield the texts and the label of each line, None for a column that a line does not have."""
+    """Yield the texts and the label of each line, with None for a missing column."""
     columns = (*PROBLEMS[problem].texts, "label")
     try:
         if path.suffix == ".parquet":
@@ -139,4 +143,4 @@ def _rows(path: Path, problem: Name) -> Iterator[Sequence[Any]]:
                 yield [line[place] if place < len(line) else None for place in places]
     except (OSError, ValueError, KeyError) as error:
         problem_is = str(error).partition("\n")[0]
-        raise UserError(f"{path} is no table of {problem}: {problem_is}; copy it again") from None
+        raise UserError(f"{path} is not a table of {problem}: {problem_is}; copy the file again") from None

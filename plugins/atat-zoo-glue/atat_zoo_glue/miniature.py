@@ -1,6 +1,6 @@
-"""GLUE's nine tasks in miniature, in the form of its files, with sentences of our own: for tests.
+"""GLUE's nine tasks in miniature, in its file format and with sentences of our own, for tests.
 
-A label is told by one word of the last text, so a network that learns at all is better than the most frequent class.
+One word of the last text determines the label, so a network that learns beats the most frequent class.
 """
 
 import random
@@ -33,7 +33,7 @@ _SECOND = ("#2 String", "sentence2", "question2")
 
 
 def write(root: Path, *, train: int = 60, held_out: int = 40, seed: int = 0) -> Path:
-    """Write a folder for each task, with so many examples for training and held out, and return `root`."""
+    """Write a folder per task with the given numbers of training and held-out examples, and return `root`."""
     draw = random.Random(seed)
     for task, (folder, head, labels) in TABLES.items():
         endings = ("_matched", "_mismatched") if task == "mnli" else ("",)

@@ -1,4 +1,4 @@
-"""GLUE: nine tasks of understanding text, for which a run's network is fine-tuned with a head (arXiv:1804.07461)."""
+"""GLUE: nine language understanding tasks, by fine-tuning a run's network with a head (arXiv:1804.07461)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ if TYPE_CHECKING:
 AVERAGE = "average"
 MAJORITY = "average of the most frequent class"
 NOTE = (
-    "Figures published for BERT are of a head on its first token, with its pooler, its token types and dropout; most "
-    "are of the test files, whose labels GLUE keeps, and many leave WNLI out. No published weights were measured by "
-    "this task: compare runs with runs."
+    "Published BERT scores use a head on the first token, with a pooler, token types and dropout; most are on the "
+    "test files, whose labels GLUE does not publish, and many exclude WNLI. This task was not run on published "
+    "weights: compare runs with runs."
 )
 
 
 @component
 class GlueTask(Task):
-    """A head on the run's network is trained with it for each task, from several seeds, and measured on the dev files.
+    """Fine-tunes a run's network with a head for each task and seed, and evaluates it on the dev files.
 
-    The head reads the mean and the largest value of each hidden channel over a text, or over two, which are framed and
-    divided as the run's tokenizer has it: BOS a EOS b EOS. The recipe is BERT's (arXiv:1810.04805, section 4.1); a
-    small network that has read little text wants a larger learning rate. Scores are GLUE's own, and their average is
-    over the tasks, each by the mean of its scores; beside it stands that of the most frequent class. The standard error
-    is over seeds.
+    The head reads the mean and maximum of each hidden channel over a text or a pair of texts, framed with the run's
+    special tokens: BOS a EOS b EOS. Hyperparameters are BERT's (arXiv:1810.04805, section 4.1); a small network with
+    little pre-training needs a larger learning rate. Scores are GLUE's own; `average` is the mean over tasks of their
+    mean scores, and is reported with that of the most frequent class. The standard error is over seeds.
 
-    The recipe is not quite that of published figures; see `notes`.
+    `notes` lists the differences from the protocol of published scores.
     """
 
     name = "glue"
@@ -61,7 +60,7 @@ class GlueTask(Task):
 
     def __attrs_post_init__(self) -> None:
         if not self.tasks:
-            raise ValueError("tasks names none; leave it out for all nine")
+            raise ValueError("tasks is empty; leave it out for all nine tasks")
 
     @override
     def absent(self) -> Iterator[str]:
@@ -95,7 +94,7 @@ class GlueTask(Task):
     def _of_seed(
         self, model: Model, data: Mapping[Name, list[Examples]], seed: int, i: int, progress: Progress
     ) -> dict[str, float]:
-        """Return the scores of the i-th training of each task, and their average."""
+        """Return the scores of training number i of each task, and their average."""
         import torch
 
         from atat_zoo.evaluation.tasks.fine_tuning import Recipe, fine_tuned, steps_of
@@ -135,15 +134,15 @@ QUANTITIES = {
 
 
 def splits_of(problem: Name) -> list[str]:
-    """Return the names of a task's files: for training first, then held out."""
+    """Return the names of a task's files: the training file, then the held-out files."""
     return ["train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out)]
 
 
 def framed(model: Model, texts: Sequence[tuple[str, ...]], length: int) -> list[list[int]]:
-    """Return the tokens of texts, or of pairs of them, of at most `length` tokens and of what the model has learned.
+    """Return the tokens of texts or pairs, at most `length` and at most the run's length.
 
-    BOS begins a row, and EOS ends each text, where the tokenizer has them; otherwise a mask stands between two texts.
-    Of a pair that is too long the longer text is cut first.
+    BOS begins a row and EOS ends each text, if the tokenizer has them; otherwise a mask separates two texts. Of a pair
+    that is too long, the longer text is truncated first.
     """
     tokenizer = model.tokenizer
     first = [] if tokenizer.bos is None else [tokenizer.bos]
@@ -161,7 +160,7 @@ def framed(model: Model, texts: Sequence[tuple[str, ...]], length: int) -> list[
 
 
 def _cut(sizes: list[int], room: int) -> list[int]:
-    """Return the lengths of one text or two that together fit into so many tokens, the longer one cut first."""
+    """Return the lengths of one or two texts that together fit into `room` tokens, truncating the longer one first."""
     if len(sizes) == 1:
         return [min(sizes[0], room)]
     half, (one, other) = room // 2, sizes
@@ -170,7 +169,7 @@ def _cut(sizes: list[int], room: int) -> list[int]:
 
 
 def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
-    """Return for each held-out file the most frequent label of the training text as its prediction."""
+    """Return the most frequent training label as the prediction for each held-out file."""
     import torch
 
     train, *held_out = examples
@@ -179,7 +178,7 @@ def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
 
 
 def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Examples]) -> dict[str, float]:
-    """Return a task's scores by name, for the predictions of each held-out file: classes or numbers."""
+    """Return a task's scores by name, for the predicted classes or numbers of each held-out file."""
     from atat_zoo.evaluation.tasks.fine_tuning import score
 
     scores = {}
@@ -190,6 +189,6 @@ def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Exam
 
 
 def _averaged(found: Mapping[Name, Mapping[str, float]]) -> dict[str, float]:
-    """Return the scores of all tasks, and their average: over tasks, each by the mean of its scores."""
+    """Return the scores of all tasks, and the mean over tasks of their mean scores."""
     scores = {name: value for each in found.values() for name, value in each.items()}
     return scores | {AVERAGE: fmean(fmean(each.values()) for each in found.values())}

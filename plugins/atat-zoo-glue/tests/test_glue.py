@@ -59,28 +59,28 @@ def test_what_is_absent_is_said_with_where_it_is_had(root, tmp_path):
     assert list(GlueTask(path=str(root / "glue")).absent()) == []
     (said,) = GlueTask(path=str(tmp_path)).absent()
     for problem in PROBLEMS:
-        assert f"no {tmp_path}/{problem}/train.tsv" in said.replace("there is no", "no")
-    assert "fetch GLUE from https://gluebenchmark.com/tasks, or as the data set nyu-mll/glue" in said
+        assert f"{tmp_path}/{problem}/train.tsv" in said
+    assert "download GLUE from https://gluebenchmark.com/tasks or the dataset nyu-mll/glue" in said
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2" / "train.tsv").touch()
     (said,) = absent(["sst2"], tmp_path)
-    assert said.startswith(f"there is no {tmp_path}/SST-2/dev.tsv, and no Parquet in its place; fetch")
-    with pytest.raises(UserError, match=r"task glue .*: there is no "):
+    assert said.startswith(f"cannot find {tmp_path}/SST-2/dev.tsv, or Parquet files in their place; download")
+    with pytest.raises(UserError, match=r"task glue .*: cannot find "):
         require([GlueTask(path=str(tmp_path))], SimpleNamespace())
 
 
 def test_what_is_wrong_is_said_in_a_sentence(root, tmp_path):
     (tmp_path / "sst2").mkdir()
     for table, message in (
-        (b"text\tlabel\na\t1\n", "is no table of sst2"),
-        (b"\xff", "is no table of sst2"),
-        (b"sentence\tlabel\na\t7\n", "the label '7' is none of sst2's"),
+        (b"text\tlabel\na\t1\n", "is not a table of sst2"),
+        (b"\xff", "is not a table of sst2"),
+        (b"sentence\tlabel\na\t7\n", "the label '7' is not one of sst2's"),
         (b"sentence\tlabel\n", "has no examples"),
     ):
         (tmp_path / "sst2" / "train.tsv").write_bytes(table)
         with pytest.raises(UserError, match=message):
             read("sst2", tmp_path, "train")
-    for tasks, message in ((["sts2"], r"did you mean 'stsb'"), ([], "tasks names none")):
+    for tasks, message in ((["sts2"], r"did you mean 'stsb'"), ([], "tasks is empty")):
         with pytest.raises(UserError, match=message):
             Zoo.load().spec("task", {"use": "glue", "tasks": tasks})
     assert folder_of("stsb", root / "glue").name == "STS-B"

@@ -1,1 +1,1 @@
-"""Texts of several runs, rated by people who do not know whose they are."""
+"""Blind human evaluation of texts from several runs."""

@@ -1,4 +1,4 @@
-"""`atat rate`: texts of several runs rated by people who do not know whose they are."""
+"""`atat rate`: blind human evaluation of texts from several runs."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def export(
 
     # Every mistake is reported before torch is imported.
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
-        raise UserError(f"--out {clip(out)}: name an HTML file, which ends in .html and is no folder")
+        raise UserError(f"--out {clip(out)} is not an HTML file; use a name that ends in .html")
     key = out.with_suffix(KEY)
     for path in (out, key):
         if path.exists():  # the ratings of a form are worth nothing without its key
-            raise UserError(f"--out {clip(out)}: {clip(path)} is there already; name another file, or delete it first")
+            raise UserError(f"--out {clip(out)}: {clip(path)} already exists; choose another name, or delete it first")
     questions = questions_of(asked) if asked else QUESTIONS
     prompts = tuple(check_text(prompt, "--prompt") for prompt in prompts or ("",))
     check_size(runs, prompts, number)
@@ -83,7 +83,7 @@ def export(
     form = RatingForm.shuffled(questions, texts, tables, seed)
     write_all({key: json_bytes(form.key()), out: page(form).encode()})  # a form is worth nothing without its key
     click.echo(f"{click.format_filename(out)}: {len(texts):,} texts, for the raters")
-    click.echo(f"{click.format_filename(key)}: whose they are, not for the raters")
+    click.echo(f"{click.format_filename(key)}: the runs of the texts, not for the raters")
 
 
 @rate.command("import")
@@ -109,16 +109,16 @@ def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_ma
     texts = ", ".join(f"{size} of {run}" for run, size in zip(result.runs, result.texts, strict=True))
     raters = number(len(result.raters), "rater")
     for line in (
-        f"{raters}; texts: {texts}. [95 %]: t-intervals over texts, each with the mean of its raters; how far other",
-        "raters would lie is not in them. Differences are Welch's; their number is not allowed for.",
-        "α: Krippendorff's, ordinal; 1 if the raters agree, 0 if as by chance. He asks for 0.8, or at least for 0.667.",
-        f"{click.format_filename(out)} has the results.",
+        f"{raters}; texts: {texts}. [95 %]: t-intervals over texts, with ratings averaged over raters; they ignore",
+        "the variation between raters. Differences use Welch's intervals, not corrected for multiple comparisons.",
+        "α: Krippendorff's ordinal α, 1 for agreement and 0 for chance; he recommends at least 0.8, or 0.667.",
+        f"The results are in {click.format_filename(out)}.",
     ):
         click.echo(line + ("  " if as_markdown else ""))
 
 
 def _rows(result: Any) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows: a row for each run, for each difference, and for the agreement."""
+    """Return the columns and rows of a table: a row per run and per difference, and one for the agreement."""
     answers = result.answers.values()
     rows = [
         [run, *(_with_ends(each.means[i], each.intervals[i], ".2f") for each in answers)]

@@ -1,4 +1,4 @@
-"""What people rate: questions, and texts of several runs in a drawn order; the key alone says whose they are."""
+"""Rating forms: questions and shuffled texts of several runs; only the key assigns texts to runs."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ _MOST = 10_000  # texts of a form, which is one file
 
 @component
 class Question:
-    """A question about a text, answered by a whole number from 1 on."""
+    """Question about a text, answered by an integer from 1."""
 
     text: str = param(help="the question")
     low: str = param("", help="meaning of the lowest rating, 1")
@@ -40,7 +40,7 @@ QUESTIONS = {
 
 @attrs.frozen(kw_only=True)
 class RatedText:
-    """A text of a form."""
+    """Text in a form."""
 
     run: int  # that wrote it: its number in the key
     text: str
@@ -49,7 +49,7 @@ class RatedText:
 
 @attrs.frozen(kw_only=True)
 class RatingForm:
-    """A form with its key: whose each text is, which the page does not have."""
+    """Form with its key, which assigns each text to a run and is not part of the page."""
 
     questions: dict[str, Question]
     texts: tuple[RatedText, ...]  # in the order of the form, in which they are numbered from 1 on
@@ -60,12 +60,12 @@ class RatingForm:
     def shuffled(
         cls, questions: dict[str, Question], texts: Sequence[RatedText], runs: Iterable[Table], seed: int
     ) -> "RatingForm":
-        """Return a form of texts in an order that depends on the seed and on their number alone."""
+        """Return a form with shuffled texts; the order only depends on the seed and the number of texts."""
         order = sorted(range(len(texts)), key=lambda i: hashlib.sha256(f"{seed}/{i}".encode()).digest())
         return cls(questions=questions, texts=tuple(texts[i] for i in order), runs=tuple(runs), seed=seed)
 
     def blinded(self) -> Table:
-        """Return what the raters see, and the digest that their ratings bring back."""
+        """Return the content for the raters, and the digest that their ratings refer to."""
         questions = [{"name": name, **unstructure(each)} for name, each in self.questions.items()]
         texts = [{"text": each.text, "prompt": each.prompt} for each in self.texts]
         table = {"questions": questions, "texts": texts}
@@ -74,11 +74,11 @@ class RatingForm:
 
     @property
     def digest(self) -> str:
-        """Of the questions and of the texts in their order: ratings of another form have another one."""
+        """Digest of the questions and the ordered texts, which identifies the form."""
         return str(self.blinded()["form"])
 
     def key(self) -> Table:
-        """Return the key, which is all that is known of the form."""
+        """Return the key, which contains everything about the form."""
         questions = {name: unstructure(each) for name, each in self.questions.items()}
         texts = [attrs.asdict(each) for each in self.texts]
         table = {"format": FORMAT, "form": self.digest, "seed": self.seed}
@@ -86,7 +86,7 @@ class RatingForm:
 
     @classmethod
     def from_key(cls, path: Path) -> "RatingForm":
-        """Read a key; a `UserError` when it is none, or is damaged."""
+        """Load a form from its key; raises a `UserError` if the key is missing or damaged."""
         try:
             table = from_json(read(path))
             questions, wrong = _structured(table["questions"])
@@ -97,42 +97,44 @@ class RatingForm:
             intact &= all(isinstance(name, str) for name in named) and len({*named}) == len(named)
             intact &= {each.run for each in form.texts} == {*range(len(named))}
         except FileNotFoundError:
-            raise UserError(f"there is no key {clip(path)}; name the {KEY} beside the form") from None
+            raise UserError(f"the key {clip(path)} does not exist; pass the {KEY} file next to the form") from None
         except OSError as error:
-            raise UserError(f"{clip(path)} cannot be read: {error.strerror}; name the {KEY} beside the form") from None
+            raise UserError(
+                f"{clip(path)} cannot be read: {error.strerror}; pass the {KEY} file next to the form"
+            ) from None
         except (ValueError, LookupError, TypeError, AttributeError):
             intact = False
         if not intact:
             raise UserError(
-                f"{clip(path)} is not the key of a form, or is damaged; name the file that "
-                f"`atat rate export` wrote beside the form, which ends in {KEY}"
+                f"{clip(path)} is damaged or is not the key of a form; pass the {KEY} file that "
+                f"`atat rate export` wrote next to the form"
             )
         return form
 
 
 def questions_of(path: Path) -> dict[str, Question]:
-    """Return the questions of a TOML file, a table for each, by name; a `UserError` for all that is wrong in it."""
+    """Return the questions in a TOML file by name, one table each; a `UserError` lists all problems."""
     try:
         tables = from_toml(read(path).decode("utf-8"))
     except OSError as error:
-        problem = f"--questions {clip(path)}: it cannot be read: {error.strerror}"
-        raise UserError(f"{problem}; name a TOML file with a table for each question") from None
+        problem = f"--questions {clip(path)} cannot be read: {error.strerror}"
+        raise UserError(f"{problem}; pass a TOML file with a table per question") from None
     except ValueError as error:
-        raise UserError(f"--questions {clip(path)}: it is not TOML: {clip(error)}; mend it") from None
+        raise UserError(f"--questions {clip(path)} is not valid TOML: {clip(error)}; correct it") from None
     questions, problems = _structured(tables)
     if not tables:
-        problems.append("it asks nothing; write a table for each question, like [fluency] with text")
+        problems.append("the file contains no question; add a table per question, such as [fluency] with text")
     if problems:
         raise UserError("\n".join(f"{clip(path)}: {problem}" for problem in problems))
     return questions
 
 
 def _structured(tables: Table) -> tuple[dict[str, Question], list[str]]:
-    """Return questions by name, and all that is wrong in their tables."""
+    """Return the questions by name, and all problems in their tables."""
     zoo, questions, problems = Zoo.load(), dict[str, Question](), list[str]()
     for name, table in tables.items():
         if not isinstance(table, dict):
-            problems.append(f"{clip(name)}: expected a table, like [{clip(name)}] with text")
+            problems.append(f"{clip(name)}: expected a table, such as [{clip(name)}] with text")
             continue
         if not _NAME.fullmatch(name):
             problems.append(f"{clip(name)}: expected a name of at most 40 letters, digits, spaces, - and _")
@@ -142,10 +144,12 @@ def _structured(tables: Table) -> tuple[dict[str, Question], list[str]]:
 
 
 def check_size(runs: Sequence[Path], prompts: Sequence[str], number: int) -> None:
-    """Raise a `UserError` when a form would have a run twice, a prompt twice, or too many texts."""
+    """Raise a `UserError` if a form would have a run or a prompt twice, or too many texts."""
     for what, given in (("run", list(map(str, runs))), ("prompt", list(prompts))):
         if twice := next((each for i, each in enumerate(given) if each in given[:i]), None):
-            raise UserError(f"the {what} {clip(twice)} is named twice; name each once")
+            raise UserError(f"the {what} {clip(twice)} is given twice; pass each {what} once")
     size = len(runs) * len(prompts) * number
     if size > _MOST:
-        raise UserError(f"--num-samples {number}: a form of {size:,} texts; nobody rates more than {_MOST:,}: lower it")
+        raise UserError(
+            f"--num-samples {number} gives a form of {size:,} texts; lower it to at most {_MOST:,} texts in all"
+        )

@@ -1,6 +1,6 @@
-"""Ratings of a form by several people, unblinded by its key: means, differences, and how far the raters agree.
+"""Unblinded ratings of a form by several people: means, differences, and agreement between raters.
 
-Every rater has answered every question about every text. N texts, R raters.
+Every rater answers every question about every text. N texts, R raters.
 """
 
 import csv
@@ -25,7 +25,7 @@ _NAMED = 3  # of many problems of a kind
 
 
 class Ratings(NamedTuple):
-    """A file of one rater: what was rated, [N] of each question."""
+    """Ratings in the file of one rater, [N] for each question."""
 
     path: Path
     rater: str
@@ -34,7 +34,7 @@ class Ratings(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Answers:
-    """What all raters say to one question."""
+    """All raters' answers to one question."""
 
     means: tuple[float, ...]  # of each run
     intervals: tuple[Interval | None, ...]  # of the means, over texts; None for a single text
@@ -44,7 +44,7 @@ class Answers:
 
 @attrs.frozen(kw_only=True)
 class RatingResult:
-    """The ratings of a form, unblinded."""
+    """Unblinded ratings of a form."""
 
     form: str  # its digest
     raters: tuple[str, ...]
@@ -54,11 +54,11 @@ class RatingResult:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Each two runs by their numbers, (later, earlier)."""
+        """Pairs of runs as indices (later, earlier)."""
         return _pairs(len(self.runs))
 
     def to_table(self) -> dict[str, Any]:
-        """Return everything as a JSON object."""
+        """Return all results as a JSON object."""
         answers = {}
         for name, each in self.answers.items():
             means = {
@@ -83,10 +83,9 @@ def _pairs(runs: int) -> list[tuple[int, int]]:
 
 
 def alpha(values: NDArray[Any]) -> float | None:
-    """Return Krippendorff's ordinal α of ratings [R, N], NaN where one is missing; None where nothing could disagree.
+    """Return Krippendorff's ordinal α of ratings [R, N], with NaN for a missing one; None without any pair of ratings.
 
-    K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011). A point of the scale that nobody gave changes
-    nothing.
+    K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011). Unused points of the scale have no effect.
     """
     import krippendorff
 
@@ -99,7 +98,7 @@ def alpha(values: NDArray[Any]) -> float | None:
 def unblinded(form: RatingForm, given: Sequence[Ratings]) -> RatingResult:
     """Return the result of all raters' ratings.
 
-    The interval of a mean is Student's, of a difference Welch's, both over texts, whose rating is the mean over raters.
+    Intervals are Student's for a mean and Welch's for a difference, both over texts, averaged over raters.
     """
     whose = np.array([each.run for each in form.texts])
     numbers = range(len(form.runs))
@@ -124,7 +123,7 @@ def unblinded(form: RatingForm, given: Sequence[Ratings]) -> RatingResult:
 
 
 def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
-    """Return the ratings of each file; a `UserError` with a sentence for everything that is wrong in any."""
+    """Return the ratings in each file; a `UserError` lists the problems of all files."""
     files, problems, raters = [], list[str](), dict[str, Path]()
     for path in paths:
         try:
@@ -134,11 +133,13 @@ def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
             continue
         name = clip(path)
         if digest != form.digest:
-            problems.append(f"{name} rates the form {clip(digest)}, and this key is of {form.digest}; name its own key")
+            problems.append(
+                f"{name} rates the form {clip(digest)}, but this key is of {form.digest}; pass the key of its form"
+            )
             continue
         if rater in raters:
             first = clip(raters[rater])
-            problems.append(f"{name}: {clip(rater)} has rated in {first}, too; a rater counts once: leave one out")
+            problems.append(f"{name}: {clip(rater)} also rated in {first}; leave one of the files out")
         raters.setdefault(rater, path)
         values, wrong = _values(form, rows)
         problems += [f"{name}: {problem}" for problem in wrong]
@@ -149,11 +150,11 @@ def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
 
 
 def _read(path: Path) -> tuple[str, str, list[dict[str, Any]]]:
-    """Return the digest of the form, the rater, and a row for each rating."""
+    """Return the digest of the form, the rater's name, and a row for each rating."""
     try:
         data = read(path)
     except OSError as error:
-        raise UserError(f"{clip(path)} cannot be read: {error.strerror}; name a file that the form saved") from None
+        raise UserError(f"{clip(path)} cannot be read: {error.strerror}; pass a file that the form saved") from None
     try:
         if path.suffix.lower() == ".csv":
             rows = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
@@ -168,35 +169,37 @@ def _read(path: Path) -> tuple[str, str, list[dict[str, Any]]]:
         if not plain or not rows or not all(type(each) is str for each in form | rater):
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, csv.Error):
-        problem = f"{clip(path)} holds no ratings as the form saves them"
-        raise UserError(f"{problem}, as JSON or as CSV ({', '.join(COLUMNS)}); save it again") from None
+        problem = f"{clip(path)} does not contain ratings saved by a form"
+        raise UserError(f"{problem}, as JSON or as CSV ({', '.join(COLUMNS)}); save them again") from None
     for what, found in (("form", form), ("rater", rater)):
         if len(found) > 1:
             both = ", ".join(map(clip, sorted(found)))
-            raise UserError(f"{clip(path)} is of more than one {what} ({both}); name a file for each")
+            raise UserError(f"{clip(path)} contains more than one {what} ({both}); use a file for each")
     if not next(iter(rater)).strip():
-        raise UserError(f"{clip(path)} does not say who rated; write a name into the form, and save it again")
+        raise UserError(f"{clip(path)} does not name the rater; enter a name in the form, and save it again")
     return next(iter(form)), next(iter(rater)).strip(), rows
 
 
 def _values(form: RatingForm, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
-    """Return the ratings [N] by question, and what is wrong with them."""
+    """Return the ratings [N] by question, and all problems in them."""
     size, names = len(form.texts), list(form.questions)
     values: dict[str, NDArray[np.int64]] = {name: np.zeros(size, np.int64) for name in names}
     problems = []
     for question in sorted({row["question"] for row in rows} - {*names}):
-        known = f"{nearest(question, names)} (they are: {', '.join(names)})"
-        problems.append(f"the question {clip(question)!r} is none of the form's{known}")
+        known = f"{nearest(question, names)} (questions: {', '.join(names)})"
+        problems.append(f"the form has no question {clip(question)!r}{known}")
     rows = [row for row in rows if row["question"] in values]
     for number in sorted({row["text"] for row in rows if not 1 <= row["text"] <= size}):
-        problems.append(f"text {clip(number)} is none of the form's {size}")
+        problems.append(f"text {clip(number)} is not one of the form's {size}")
     rows = [row for row in rows if 1 <= row["text"] <= size]
     for row in rows:
         points = form.questions[row["question"]].points
         if 1 <= row["rating"] <= points:
             values[row["question"]][row["text"] - 1] = row["rating"]
         else:
-            problems.append(f"{_place(row['text'], row['question'])}: {clip(row['rating'])} is none of 1 to {points}")
+            problems.append(
+                f"{_place(row['text'], row['question'])}: {clip(row['rating'])} is not one of 1 to {points}"
+            )
     counts = Counter((row["text"], row["question"]) for row in rows)
     everything = [(number, name) for number in range(1, size + 1) for name in names]
     doubled, missing = [place for place in everything if counts[place] > 1], [p for p in everything if not counts[p]]
@@ -206,7 +209,7 @@ def _values(form: RatingForm, rows: Sequence[dict[str, Any]]) -> tuple[dict[str,
 
 
 def _some(places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """Yield the first places, together, and how many more there are."""
+    """Yield one text with the first places and the number of further ones, or nothing without places."""
     if places:
         more = len(places) - _NAMED
         yield "; ".join(_place(*each) for each in places[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -46,7 +46,7 @@ def form(atat, root):
         out = printed(atat, "export", *words, "--seed", "5")
         assert out.splitlines()[-2:] == [
             "form.html: 12 texts, for the raters",
-            "form.key.json: whose they are, not for the raters",
+            "form.key.json: the runs of the texts, not for the raters",
         ]
     return RatingForm.from_key(root / "form.key.json")
 
@@ -104,18 +104,21 @@ def test_ratings_are_read_without_torch(form, root):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("export first-run --out form.txt", "--out form.txt: name an HTML file, which ends in .html"),
-        ("export first-run --out form.html", "form.html is there already; name another file, or delete it first"),
-        ("export first-run first-run --out new.html", "the run first-run is named twice; name each once"),
+        ("export first-run --out form.txt", "--out form.txt is not an HTML file"),
+        ("export first-run --out form.html", "form.html already exists; choose another name, or delete it first"),
+        ("export first-run first-run --out new.html", "the run first-run is given twice; pass each run once"),
         ("export first-run nothing --out new.html", "nothing"),
         ("export first-run --out new.html --length 17", "a length of 17 is more than the 16 tokens"),
         ("export first-run --out new.html --sampler klas", "did you mean 'klass'?"),
         ("export first-run --out new.html --num-samples 20000", "lower it"),
-        ("export first-run --out new.html --questions none.toml", "--questions none.toml: it cannot be read"),
+        ("export first-run --out new.html --questions none.toml", "--questions none.toml cannot be read"),
         ("export first-run --out new.html --prompt " + "x" * 40, "40"),
-        ("import none.key.json a.json", "there is no key none.key.json; name the .key.json beside the form"),
+        (
+            "import none.key.json a.json",
+            "the key none.key.json does not exist; pass the .key.json file next to the form",
+        ),
         ("import form.key.json none.json", "none.json cannot be read"),
-        ("import form.html none.json", "form.html is not the key of a form, or is damaged"),
+        ("import form.html none.json", "form.html is damaged or is not the key of a form"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(form, atat, root, words, sentence):

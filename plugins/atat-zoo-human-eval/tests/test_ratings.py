@@ -172,28 +172,31 @@ HEAD = b"form,rater,text,question,rating\n"
 @pytest.mark.parametrize(
     ("write", "sentences"),
     [
-        (in_a_file(lambda a: a.update(form="0123")), ["rates the form 0123, and this key is of "]),
+        (in_a_file(lambda a: a.update(form="0123")), ["rates the form 0123, but this key is of "]),
         (in_a_file(lambda a: a["ratings"].pop(4)), ["no rating of text 2, coherence; complete the form, and save it"]),
         (
             in_a_file(lambda a: a["ratings"].__delitem__(slice(0, 5))),
             ["text 1, overall and 2 more; "],
         ),
         (in_a_file(lambda a: a["ratings"].append(a["ratings"][0])), ["more than one rating of text 1, fluency"]),
-        (row(2, rating=6), ["text 1, overall: 6 is none of 1 to 5"]),
-        (row(2, rating=-(10**30)), ["is none of 1 to 5"]),
+        (row(2, rating=6), ["text 1, overall: 6 is not one of 1 to 5"]),
+        (row(2, rating=-(10**30)), ["is not one of 1 to 5"]),
         (
             row(0, question="fluenzy"),
-            ["'fluenzy' is none of the form's; did you mean 'fluency'?"],
+            ["the form has no question 'fluenzy'; did you mean 'fluency'?"],
         ),
-        (row(0, text=7), ["text 7 is none of the form's 6", "no rating of text 1, fluency"]),
-        (row(0, rating=True), ["a.json holds no ratings as the form saves them"]),
-        (in_a_file(lambda a: a.update(ratings=[])), ["a.json holds no ratings as the form saves them"]),
-        (in_a_file(lambda a: a.update(rater=" ")), ["does not say who rated; write a name into the form"]),
-        (twice, ["b.json: ann has rated in ", "a.json, too; a rater counts once: leave one out"]),
-        (two_raters_in_one, ["a.csv is of more than one rater (ann, bob); name a file for each"]),
-        *((text(content), ["holds no ratings"]) for content in (b"{", b"[]")),
-        *((text(content, "a.csv"), ["holds no ratings"]) for content in (b"a,b\n1,2\n", HEAD + b"x\n", b"\xff")),
-        (text(HEAD + b"x,y,one,fluency,1\n", "a.csv"), ["holds no ratings"]),
+        (row(0, text=7), ["text 7 is not one of the form's 6", "no rating of text 1, fluency"]),
+        (row(0, rating=True), ["a.json does not contain ratings saved by a form"]),
+        (in_a_file(lambda a: a.update(ratings=[])), ["a.json does not contain ratings saved by a form"]),
+        (in_a_file(lambda a: a.update(rater=" ")), ["does not name the rater; enter a name in the form"]),
+        (twice, ["b.json: ann also rated in ", "a.json; leave one of the files out"]),
+        (two_raters_in_one, ["a.csv contains more than one rater (ann, bob); use a file for each"]),
+        *((text(content), ["does not contain ratings"]) for content in (b"{", b"[]")),
+        *(
+            (text(content, "a.csv"), ["does not contain ratings"])
+            for content in (b"a,b\n1,2\n", HEAD + b"x\n", b"\xff")
+        ),
+        (text(HEAD + b"x,y,one,fluency,1\n", "a.csv"), ["does not contain ratings"]),
         (lambda form, folder: [folder / "none.json"], ["none.json cannot be read: No such file"]),
     ],
 )
@@ -245,12 +248,12 @@ def test_a_key_that_was_changed_is_none(tmp_path, damage):
     assert table["form"] == digest
     damage(table)
     path.write_text(json.dumps(table))
-    with pytest.raises(UserError, match="is not the key of a form, or is damaged"):
+    with pytest.raises(UserError, match="is damaged or is not the key of a form"):
         RatingForm.from_key(path)
 
 
 def test_a_key_is_a_file(tmp_path):
-    with pytest.raises(UserError, match="there is no key"):
+    with pytest.raises(UserError, match="does not exist"):
         RatingForm.from_key(tmp_path / "none.key.json")
     with pytest.raises(UserError, match="cannot be read"):
         RatingForm.from_key(tmp_path)
@@ -277,10 +280,10 @@ def test_questions_are_tables_in_their_order(tmp_path):
         ('[wit]\ntext = "x"\npoints = 10\n', "wit.points: must be at most 9"),
         ('[wit]\ntext = "x"\npoints = 1\n', "wit.points: must be at least 2"),
         ('[wit]\ntxt = "x"\n', "wit.txt: is not a parameter of 'wit'; did you mean 'text'?"),
-        ('wit = "x"\n', "wit: expected a table, like [wit] with text"),
+        ('wit = "x"\n', "wit: expected a table, such as [wit] with text"),
         ('["a/b"]\ntext = "x"\n', "a/b: expected a name of at most 40 letters"),
-        ("", "it asks nothing"),
-        ("[", "it is not TOML"),
+        ("", "contains no question"),
+        ("[", "is not valid TOML"),
     ],
 )
 def test_a_question_that_is_none(tmp_path, text, sentence):
@@ -292,9 +295,9 @@ def test_a_question_that_is_none(tmp_path, text, sentence):
 
 
 def test_a_form_has_each_run_once_and_not_too_many_texts(tmp_path):
-    with pytest.raises(UserError, match="the run a is named twice"):
+    with pytest.raises(UserError, match="the run a is given twice"):
         check_size([tmp_path.relative_to(tmp_path.parent).with_name("a")] * 2, [""], 1)
-    with pytest.raises(UserError, match="the prompt x is named twice"):
+    with pytest.raises(UserError, match="the prompt x is given twice"):
         check_size([tmp_path], ["x", "x"], 1)
     with pytest.raises(UserError, match="lower it"):
         check_size([tmp_path], [""], 10_001)

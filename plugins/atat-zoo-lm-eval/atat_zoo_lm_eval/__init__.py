@@ -1,4 +1,4 @@
-"""Runs of atat_zoo as the model `atat_zoo` of the lm-evaluation-harness, which knows it once this is imported."""
+"""The model `atat_zoo` of the lm-evaluation-harness, which importing this package registers."""
 
 # First the harness's own models: it looks for them only while no other is known.
 import lm_eval.models  # noqa: F401

@@ -1,4 +1,4 @@
-"""`python -m atat_zoo_lm_eval …`: the command `lm_eval`, to which the model `atat_zoo` is known."""
+"""`python -m atat_zoo_lm_eval …`: the command `lm_eval` with the model `atat_zoo`."""
 
 import click
 from lm_eval.__main__ import cli_evaluate
@@ -9,7 +9,7 @@ from atat_zoo_lm_eval import RunLM
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)
 def main() -> None:
-    """Let the harness read the command line; say after its table what the numbers are."""
+    """Run the harness's command line, and print notes on the numbers after its table."""
     cli_evaluate()
     for note in RunLM.notes:
         click.echo(note)

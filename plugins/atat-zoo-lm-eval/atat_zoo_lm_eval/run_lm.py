@@ -1,4 +1,4 @@
-"""A run as a model of the harness. R rows in a batch, L tokens in a row, n tokens in a continuation."""
+"""A run as a model of the lm-evaluation-harness. R rows in a batch, L tokens per row, n per continuation."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ log = logging.getLogger(__name__)
 
 @register_model("atat_zoo")
 class RunLM(LM):
-    """A run's model: log-likelihoods by its bound, texts by a sampler.
+    """Model of a run: log-likelihoods from its bound, texts from a sampler.
 
-    A row is BOS, context, continuation, EOS, as far as the run's data have such ends. The masks of the bound are in the
-    continuation alone, so it is an upper bound of −log p(continuation | context, length of the row), and exact for a
-    continuation of one token, and for an autoregressive model. All masks are used, rather than some drawn, where
-    there are no more of them than `mask_samples`.
+    A row is BOS, context, continuation, EOS, with the special tokens of the run's data. The bound only masks the
+    continuation, so it is an upper bound of −log p(continuation | context, length of the row). It is exact for a
+    continuation of one token and for an autoregressive model. If there are at most `mask_samples` masks, all are used
+    instead of a sample.
 
-    What is drawn is a function of the seed and the request: the choices of a question, which have its context in
-    common, have masks in common. Other requests and the batch change no more than the rounding of the network.
+    Random draws depend on the seed and the request: the choices of a question share masks because they share its
+    context. Other requests and the batch size only change the rounding of the network.
     """
 
     # What the numbers of the models are that were made: the command line ends with it.
@@ -76,27 +76,29 @@ class RunLM(LM):
         """Load a run.
 
         Args:
-            run: a run folder, or a loaded model.
-            sampler: by name or as a table; the run's own if None.
-            mask_samples: most masks of a continuation.
-            seed: of masks and texts.
-            after: masks that follow the continuation, and are not scored: then text goes on in a way that is not known.
-            step: the checkpoint whose weights to take; the final model if None.
-            max_gen_toks: tokens of a text where the task does not say; half of the training length if None.
-            device: `auto`, `cpu`, `gpu`, or torch's name of a device; `cuda:0`, which the harness gives if it is not
-                asked, is the CPU where there is no GPU.
-            batch_size: requests at once.
-            max_batch_size: is not read; the harness hands it to every model.
-            unknown: refused, as is whatever else is wrong, by a `UserError`.
+            run: run folder, or loaded model.
+            sampler: name or table of a sampler; None for the run's own.
+            mask_samples: maximum number of masks per continuation.
+            seed: seed of masks and texts.
+            after: number of unscored masks after the continuation, which stand for the unknown rest of the text.
+            step: training step of the checkpoint; None for the final model.
+            max_gen_toks: length of a generated text if the task does not set it; None for half of the training length.
+            device: `auto`, `cpu`, `gpu`, or torch's name of a device. Without a GPU, `cuda:0`, the harness's default,
+                is the CPU.
+            batch_size: number of requests per batch.
+            max_batch_size: ignored; the harness passes it to every model.
+            unknown: refused with a `UserError`, like any other invalid argument.
         """
         super().__init__()
         if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise UserError("a run is evaluated by one process, and WORLD_SIZE says there are more; start it without")
+            raise UserError(
+                "WORLD_SIZE is above 1, but one process evaluates a run; start it without torchrun or accelerate"
+            )
         for name in unknown:
             known = ("run", "sampler", "mask_samples", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
-            raise UserError(f"model_args: there is no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+            raise UserError(f"model_args: unknown argument {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         if not run:
-            raise UserError("model_args: run is missing; name a run folder, as in --model_args run=runs/mine")
+            raise UserError("model_args: run is missing; pass a run folder, as in --model_args run=runs/mine")
         self.mask_samples, self.seed = _whole("mask_samples", mask_samples, 1), _whole("seed", seed, 0)
         self.batch_size, after = _whole("batch_size", batch_size, 1), _whole("after", after, 0)
         if device == "cuda:0" and not torch.cuda.is_available():
@@ -115,40 +117,40 @@ class RunLM(LM):
         self.after, self.block, self.exact = after, denoiser.block_size, objective.exact
         self.room = self.model.context.length - len(self.first) - len(self.last) - after
         if self.room < 2:
-            raise UserError(
-                f"after = {after}: rows of {self.model.context.length} tokens have no room for it; lower it"
-            )
+            raise UserError(f"after = {after} leaves no room in rows of {self.model.context.length} tokens; lower it")
         self.max_gen_toks = self.room // 2 if max_gen_toks is None else _whole("max_gen_toks", max_gen_toks, 1)
         if self.max_gen_toks > self.room:
-            raise UserError(f"model_args: max_gen_toks = {max_gen_toks}: a row has room for {self.room}; lower it")
+            raise UserError(
+                f"model_args: max_gen_toks = {max_gen_toks} exceeds the room of {self.room} in a row; lower it"
+            )
         self.title, self.note = "atat_zoo" if isinstance(run, Model) else f"atat_zoo, {run}", ""
         self._say(
             "log-likelihoods are exact"
             if objective.exact
             else f"log-likelihoods are lower bounds, estimated with at most {self.mask_samples} masks (seed "
             f"{self.seed}) and "
-            f"exact for one token; what is called {PERPLEXITY} here is the exponential of an upper bound"
+            f"exact for one token; {PERPLEXITY} here is the exponential of an upper bound"
         )
 
     def _say(self, sentence: str) -> None:
-        """Log what the numbers are; the command line says it again below its table."""
+        """Log a note on the numbers; the command line repeats it below its table."""
         self.note = "; ".join(filter(None, (self.note, sentence)))
         RunLM.notes[f"{self.title}: {sentence}"] = None
         log.warning("%s: %s", self.title, sentence)
 
     def get_model_info(self) -> dict[str, Any]:
-        """Return what the harness writes beside its results."""
+        """Return the information that the harness writes with its results."""
         return {"atat_zoo": {"note": self.note, "step": self.model.step, "after": self.after}}
 
     @property
     def tokenizer_name(self) -> str:
-        """What the harness asks for where texts are to be put into the form of a chat, which no run has learned."""
+        """Name of a tokenizer with a chat template; always a `UserError`, because runs have none."""
         raise UserError("a run has no chat template; leave --apply_chat_template out")
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return for each (context, continuation) minus its bound, nats, and whether the greedy sampler writes it.
+        """Return for each (context, continuation) the negative bound in nats, and whether greedy decoding gives it.
 
-        A context that is too long is cut from the left, and a continuation refused.
+        A context that is too long is truncated from the left; a continuation that is too long is an error.
         """
         pairs = self._fitting(self._pair(*request.args) for request in requests)
         nats = self._nats(pairs, [context for context, _ in pairs], disable_tqdm)
@@ -157,9 +159,9 @@ class RunLM(LM):
         return [(-n, ids == pair[1]) for n, ids, pair in zip(nats, written, pairs, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return for each text minus the sum of the bounds of its pieces, nats.
+        """Return for each text the negative sum of the bounds of its pieces in nats.
 
-        A piece fills a row; the last one has as much context before it as the row has room for.
+        Each piece fills a row; the last one has as much context as fits before it.
         """
         pieces, owner, changed = [], [], 0
         for i, request in enumerate(requests):
@@ -171,8 +173,8 @@ class RunLM(LM):
                 owner.append(i)
         if changed:
             self._say(
-                f"{changed} of {len(requests)} texts are not what the tokenizer makes of them: what it loses (capitals "
-                "or unknown words, say) has no price in what is counted by words or bytes"
+                f"the tokenizer does not reproduce {changed} of {len(requests)} texts: what it drops (case or "
+                "unknown words, for example) add nothing to the scores per word or byte"
             )
         total = [0.0] * len(requests)
         found = self._nats(pieces, [[*context, *piece] for context, piece in pieces], disable_tqdm)
@@ -181,14 +183,14 @@ class RunLM(LM):
         return total
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return for each (context, settings) the text that the sampler writes after the context.
+        """Return for each (context, settings) the text that the sampler generates after the context.
 
-        As many positions are masked as the task has `max_gen_toks`; the text ends before the first of `until`, and
-        before EOS. The most probable tokens are taken unless the task says `do_sample`; then they are drawn as the
-        sampler says, and a request that is repeated is drawn anew.
+        The task's `max_gen_toks` positions are masked; the text ends before the first of `until`, and before EOS.
+        Decoding is greedy unless the task sets `do_sample`; then tokens are drawn by the sampler, and repeated requests
+        differ.
 
         Raises:
-            UserError: when a setting is wrong, or `max_gen_toks` is too large.
+            UserError: if a setting is invalid, or `max_gen_toks` is too large.
         """
         made, eos = [""] * len(requests), self.model.tokenizer.eos
         settings = [_settings(request.args[1], self.max_gen_toks) for request in requests]
@@ -211,10 +213,10 @@ class RunLM(LM):
         return made
 
     def _pair(self, context: str, continuation: str) -> Pair:
-        """Return the tokens of both together, divided: what follows the first token that is not the context's alone.
+        """Return the tokens of context and continuation, split before the first token with text of the continuation.
 
-        Spaces between them belong to the continuation, as elsewhere in the harness. A token that spans its beginning
-        does so as well: the row is what the tokenizer makes of the whole text.
+        Spaces between them belong to the continuation, as elsewhere in the harness. A token that contains both
+        belongs to it as well: the row is the tokenization of the whole text.
         """
         encode = self.model.tokenizer.encode
         before, whole = encode(context.rstrip()), encode(context + continuation)
@@ -225,25 +227,27 @@ class RunLM(LM):
         return whole[:start], whole[start:]
 
     def _fitting(self, pairs: Iterable[Pair]) -> list[Pair]:
-        """Return pairs that fit into a row; contexts are cut from the left."""
+        """Return pairs that fit into a row; contexts are truncated from the left."""
         fitting, cut = [], 0
         for context, continuation in pairs:
             if len(continuation) > self.room:
                 raise UserError(
-                    f"a request has {len(continuation)} tokens after its context, and a row of this model has room for "
-                    f"{self.room}; leave the task out, or, if it generates text, lower max_gen_toks by --gen_kwargs"
+                    f"a request has {len(continuation)} tokens after its context, more than this model's {self.room}; "
+                    "leave the task out, or, if it generates text, lower max_gen_toks with --gen_kwargs"
                 )
             over = max(0, len(context) + len(continuation) - self.room)
             fitting.append((context[over:], continuation))
             cut += over > 0
         if cut:
-            log.warning("%s of %s contexts are too long for the model, and cut from the left", cut, len(fitting))
+            log.warning(
+                "truncated %s of %s contexts from the left, because they are too long for the model", cut, len(fitting)
+            )
         return fitting
 
     def _rows(self, pairs: Sequence[Pair], quiet: bool) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Yield batches of one shape: numbers of pairs, their rows, int64 [R, L], and continuations, bool [R, L].
+        """Yield batches of one shape: pair numbers, rows, int64 [R, L], and continuations, bool [R, L].
 
-        Pairs without a continuation are left out.
+        Pairs without a continuation are skipped.
         """
         shapes = defaultdict(list)
         for i, (context, continuation) in enumerate(pairs):
@@ -265,7 +269,7 @@ class RunLM(LM):
 
     @torch.no_grad()
     def _nats(self, pairs: Sequence[Pair], named: Sequence[list[int]], quiet: bool) -> list[float]:
-        """Return the bound on −log p(continuation | context) of each pair, nats; masks are a function of `named`."""
+        """Return the bound on −log p(continuation | context) of each pair in nats; `named` determines the masks."""
 
         def at_masked(z: Tensor, _: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             # The time is that of the whole row's share of masks, as while sampling.
@@ -280,7 +284,7 @@ class RunLM(LM):
         return found
 
     def _masks(self, scored: Tensor, keys: Tensor) -> Iterable[WeightedMask]:
-        """Return masks of the continuations, bool [R, L], all n of one length: all of them if they are few."""
+        """Return masks of the n tokens of the continuations, bool [R, L]: all masks if there are few."""
         n = int(scored[0].sum())
         if self.exact or self.block is not None or 2**n - 1 > self.mask_samples:
             drawn: Iterable[WeightedMask] = self.module.masks(scored, keys, self.mask_samples, ExactKBound())
@@ -293,7 +297,7 @@ class RunLM(LM):
     def _filled(
         self, pairs: Sequence[Pair], named: Sequence[list[int]], sampler: Sampler, quiet: bool
     ) -> list[list[int]]:
-        """Return what a sampler writes in the positions of masked continuations; draws are a function of `named`."""
+        """Return the tokens that a sampler generates for masked continuations; `named` determines the draws."""
         written: list[list[int]] = [[] for _ in pairs]
         for some, x, scored in self._rows(pairs, quiet):
             rows = self._keys([named[i] for i in some])
@@ -310,10 +314,10 @@ class RunLM(LM):
 
 
 def greedy(sampler: Sampler) -> Sampler:
-    """Return the same sampler, which takes the most probable token in place of a draw.
+    """Return the sampler with greedy token sampling.
 
     Raises:
-        UserError: when it does not say how it draws.
+        UserError: if the sampler has no token sampling.
     """
     given: Any = sampler  # which sampler it is decides which fields it has
     made: Sampler
@@ -327,29 +331,29 @@ def greedy(sampler: Sampler) -> Sampler:
     elif hasattr(sampler, "token_sampling"):
         made = attrs.evolve(given, token_sampling=draw)
     else:
-        raise UserError(f"sampler {sampler.name!r} has no draw that could take the most probable token; choose another")
+        raise UserError(f"sampler {sampler.name!r} has no token sampling to make greedy; choose another sampler")
     return made
 
 
 def _whole(name: str, value: Any, least: int, where: str = "model_args") -> int:
-    """Return an argument as a whole number; the harness hands some over as text."""
+    """Return an argument as an integer; the harness passes some as text."""
     if not str(value).isdecimal() or int(value) < least:
-        raise UserError(f"{where}: {name} = {value!r}: give a whole number, at least {least}")
+        raise UserError(f"{where}: {name} = {value!r} is not an integer of at least {least}; correct it")
     return int(value)
 
 
 def _settings(given: Mapping[str, Any], max_gen_toks: int) -> dict[str, Any]:
-    """Return a task's settings of a text: `max_gen_toks`, `do_sample` and `until`, which may be empty.
+    """Return a task's generation settings `max_gen_toks`, `do_sample` and `until`, which may be empty.
 
     Raises:
-        UserError: when one is wrong.
+        UserError: if a setting is invalid.
     """
     try:
         made: dict[str, Any] = dict(normalize_gen_kwargs(dict(given), max_gen_toks))
     except (ValueError, TypeError) as error:
-        raise UserError(f"gen_kwargs: {error}; correct the task, or say otherwise by --gen_kwargs") from None
+        raise UserError(f"gen_kwargs: {error}; correct the task, or override it with --gen_kwargs") from None
     made["max_gen_toks"] = _whole("max_gen_toks", made["max_gen_toks"], 1, "gen_kwargs")
     if not isinstance(made["do_sample"], bool):
-        raise UserError(f"gen_kwargs: do_sample = {made['do_sample']!r}: give true or false")
+        raise UserError(f"gen_kwargs: do_sample = {made['do_sample']!r} is not a boolean; use true or false")
     made["until"] = [stop for stop in made["until"] or () if stop]
     return made

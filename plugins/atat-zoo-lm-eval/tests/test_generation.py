@@ -34,10 +34,10 @@ def test_texts_end_before_what_the_task_says(run):
     for until in (None, [None], "", []):
         assert texts(lm, ("abcd", {"until": until, "max_gen_toks": 6})) == ["efabcd"]
     for setting, message in (
-        ({"do_sample": "yes"}, "gen_kwargs: do_sample = 'yes': give true or false"),
-        ({"max_gen_toks": 0}, "gen_kwargs: max_gen_toks = 0: give a whole number, at least 1"),
-        ({"temperature": "x"}, "gen_kwargs: .*'x'; correct the task, or say otherwise by --gen_kwargs"),
-        ({"max_gen_toks": 256}, r"has 256 tokens after its context.* lower max_gen_toks by --gen_kwargs"),
+        ({"do_sample": "yes"}, "gen_kwargs: do_sample = 'yes' is not a boolean"),
+        ({"max_gen_toks": 0}, "gen_kwargs: max_gen_toks = 0 is not an integer of at least 1"),
+        ({"temperature": "x"}, "gen_kwargs: .*'x'; correct the task, or override it with --gen_kwargs"),
+        ({"max_gen_toks": 256}, r"has 256 tokens after its context.* lower max_gen_toks with --gen_kwargs"),
     ):
         with pytest.raises(UserError, match=message):
             texts(lm, ("abcd", setting))

@@ -187,7 +187,7 @@ def test_masks_after_a_continuation_leave_open_how_text_goes_on():
 def test_long_contexts_are_cut_from_the_left(caplog):
     lm = small()
     assert nats(lm, ("the house and the", " dog")) == nats(lm, ("and the"[-(L - 2 - 4) :], " dog"))
-    assert "1 of 1 contexts are too long for the model, and cut from the left" in caplog.text
+    assert "truncated 1 of 1 contexts from the left" in caplog.text
 
 
 def test_rolling_text_is_priced_once_a_token():
@@ -211,12 +211,12 @@ def test_a_short_rolling_text_is_the_zoo_s_own_bound():
 
 def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
     for options, message in (
-        ({"mask_sample": 3}, "there is no 'mask_sample'; did you mean 'mask_samples'"),
-        ({"mask_samples": 0}, "mask_samples = 0: give a whole number, at least 1"),
-        ({"mask_samples": "many"}, "mask_samples = 'many': give a whole number"),
-        ({"batch_size": "auto"}, "batch_size = 'auto': give a whole number"),
-        ({"max_gen_toks": 11}, "max_gen_toks = 11: a row has room for 10; lower it"),
-        ({"after": 9}, "after = 9: rows of 12 tokens have no room for it"),
+        ({"mask_sample": 3}, "unknown argument 'mask_sample'; did you mean 'mask_samples'"),
+        ({"mask_samples": 0}, "mask_samples = 0 is not an integer of at least 1"),
+        ({"mask_samples": "many"}, "mask_samples = 'many' is not an integer"),
+        ({"batch_size": "auto"}, "batch_size = 'auto' is not an integer"),
+        ({"max_gen_toks": 11}, "max_gen_toks = 11 exceeds the room of 10 in a row; lower it"),
+        ({"after": 9}, "after = 9 leaves no room in rows of 12 tokens"),
         ({"sampler": "klas"}, "did you mean 'klass'"),
         ({"objective": "autoregressive", "sampler": "klass"}, "generates from left to right"),
     ):
@@ -225,14 +225,14 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
     for options, message in (
         ({"run": run, "device": "foo"}, "unknown device 'foo'"),
         ({"run": tmp_path / "nowhere"}, "nowhere"),
-        ({"mask_samples": 8}, "model_args: run is missing; name a run folder"),
+        ({"mask_samples": 8}, "model_args: run is missing; pass a run folder"),
     ):
         with pytest.raises(UserError, match=message):
             RunLM(**options)
-    with pytest.raises(UserError, match="has 11 tokens after its context, and a row of this model has room for 10"):
+    with pytest.raises(UserError, match="has 11 tokens after its context, more than this model's 10"):
         nats(small(), ("the", "abcdefghijk"))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="one process, and WORLD_SIZE says there are more"):
+    with pytest.raises(UserError, match="WORLD_SIZE is above 1"):
         small()
 
 
@@ -260,6 +260,6 @@ def test_texts_that_the_tokenizer_changes_are_counted(caplog):
     for some, told in ((requests, True), (requests[:1], False)):
         lm = small()
         lm.loglikelihood_rolling(some, disable_tqdm=True)
-        assert ("1 of 2 texts are not what the tokenizer makes of them" in lm.note) == told
-    assert "1 of 2 texts are not what the tokenizer makes of them" in caplog.text
+        assert ("the tokenizer does not reproduce 1 of 2 texts" in lm.note) == told
+    assert "the tokenizer does not reproduce 1 of 2 texts" in caplog.text
     assert any("1 of 2 texts" in note for note in RunLM.notes)

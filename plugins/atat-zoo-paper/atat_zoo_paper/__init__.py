@@ -1,10 +1,10 @@
-"""A paper's tables and figures, from studies and run folders to a folder for LaTeX, and figures of importance.
+"""Tables and figures of a paper from studies and run folders, for LaTeX, and figures of importance.
 
-`manifest` reads what is wanted; `studies` reads results, from which `study_tables` fills tables by `cells`, as `runs`
-does from run folders; `figures` draws; `latex` typesets; `claims` says what the intervals allow; `folder` writes
-everything. No number is typed: each is of a study's JSON or of a run, or is cited with its source. `papers/` has the
-manifest that ships.
+`paper_file` reads a paper's TOML file, and `paper_studies` the results of studies. `study_tables` and `run_tables` fill
+tables, made of `cells`, from studies and run folders. `figures` draws, `latex` typesets, `claims` states what the
+intervals support, and `paper_folder` writes everything. Every number comes from a study's JSON or a run, or is cited
+with its source. `papers/` contains the paper file that ships with the package.
 
-`importance_tables` has the numbers of a run's importance, and `importance_figures` draws them, by `word_classes` too.
-Only `importance_tables` imports torch; `style` is that of all figures.
+`importance_tables` computes a run's importance, and `importance_figures` draws it, with `word_classes` for words.
+Only `importance_tables` imports torch; `style` is the style of all figures.
 """

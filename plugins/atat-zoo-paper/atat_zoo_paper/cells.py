@@ -1,4 +1,4 @@
-"""What a cell of a paper shows of a number, what of it is kept unrounded, and what fills one that is missing."""
+"""Cells of a paper's tables: printed numbers, their unrounded values, and commands for missing values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(
     notes: Sequence[str] = (),
     cited: Iterable[tuple[str, str, Sequence[Cell]]] = (),
 ) -> Table:
-    """Return a table whose rows are a name and its cells, and what others have published with its source behind it."""
+    """Return a table from rows of a name and cells, with the published rows and their sources below."""
     return Table(
         label=spec.label,
         title=spec.caption,
@@ -39,7 +39,7 @@ def filled(
 
 
 def missing_in(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield what is missing in a table and the command that fills it."""
+    """Yield each missing cell of a table with the command that computes it."""
     for name, *row in table.rows:
         for column, each in zip(table.columns[1:], row, strict=True):
             if each.command:
@@ -52,17 +52,17 @@ def words(text: str) -> Cell:
 
 
 def nothing(why: str = NONE) -> Cell:
-    """Return a cell of which there is nothing to be had."""
+    """Return a cell for a value that does not exist."""
     return Cell(text=why)
 
 
 def missing(command: str) -> Cell:
-    """Return a missing cell."""
+    """Return a cell for a value that the command will compute."""
     return Cell(text=MISSING, command=command)
 
 
 def of_seeds(cell: Cell, found: int, wanted: int, command: str) -> Cell:
-    """Return a cell that says so where fewer seeds are finished than wanted; the command trains the others."""
+    """Return the cell, or a missing cell with a note if fewer seeds are finished than wanted."""
     if found >= wanted:
         return cell
     said = f"{found} of {number(wanted, 'seed')}"
@@ -70,12 +70,12 @@ def of_seeds(cell: Cell, found: int, wanted: int, command: str) -> Cell:
 
 
 def count(value: float | None, digits: str) -> Cell:
-    """Return a number without an interval, with so many digits."""
+    """Return a number without an interval, with the given format."""
     return Cell(text=cell(value, digits), value=value)
 
 
 def within(found: Interval | None, unit: str = "", sign: str = "") -> Cell:
-    """Return a number with its interval; None where the numbers are not finite."""
+    """Return a number with its interval, or None if the numbers are not finite."""
     if found is None or not all(map(math.isfinite, (found.value, found.low, found.high))):
         return nothing("not finite")
     ends = found.value, found.low, found.high
@@ -83,13 +83,13 @@ def within(found: Interval | None, unit: str = "", sign: str = "") -> Cell:
 
 
 def exponential(found: Interval | None) -> Cell:
-    """Return e to an interval of nats per token."""
+    """Return the exponential of an interval of nats per token."""
     ends = found and [1 + percent(end) / 100 for end in (found.value, found.low, found.high)]
     return within(Interval(value=ends[0], low=ends[1], high=ends[2]) if ends else None)
 
 
 def change(table: Mapping[str, float | None]) -> Cell:
-    """Return the percent of a difference, as `Interval.to_table` has it."""
+    """Return a difference in percent, given by `Interval.to_table`."""
     ends = [table[key] for key in ("percent", "percent_low", "percent_high")]
     if None in ends:
         return nothing("not finite")
@@ -98,31 +98,31 @@ def change(table: Mapping[str, float | None]) -> Cell:
 
 
 def trained_alike(columns: Sequence[str], how: Sequence[Any]) -> Iterator[str]:
-    """Say that times and memory are of different machines or of different loads on one, if such are shown."""
+    """Yield a note if shown times and memory come from different machines or loads."""
     costs = {"seconds", "seconds_per_step", "tokens_per_second", "peak_memory"}
     if costs & {*columns} and any(each != how[0] for each in how):
         yield "Not all runs were trained alike: their seconds and memory are not comparable."
 
 
 def directed(spec: Directed) -> Iterator[Column]:
-    """Yield the columns of a table that says itself in which of them less or more is better."""
+    """Yield the columns of a table that names the columns in which lower or higher is better."""
     for key in (*spec.lower, *spec.higher):
         if key not in spec.columns:
-            raise CannotShow("columns", f"{key!r} is no column{nearest(key, list(spec.columns))}")
+            raise CannotShow("columns", f"the table has no column {key!r}{nearest(key, list(spec.columns))}")
     for key in spec.columns:
         yield Column(key=key, heading=key, better=LOWER if key in spec.lower else HIGHER if key in spec.higher else 0)
 
 
 def require(columns: Sequence[str], task: str, scores: list[str] | None) -> None:
-    """Raise `CannotShow` for a column that is none of a task's scores, if these are known."""
+    """Raise `CannotShow` for a column that is not among a task's scores, if these are known."""
     for column in columns:
         if scores is not None and column not in scores:
-            there = f"{nearest(column, scores)} (there are: {', '.join(scores)})"
+            there = f"{nearest(column, scores)} (scores: {', '.join(scores)})"
             raise CannotShow("columns", f"the task {task!r} has no score {column!r}{there}")
 
 
 def normal(value: float | None, error: float | None) -> Cell:
-    """Return a value with the interval of its standard error over items."""
+    """Return a value with the confidence interval of its standard error over items."""
     if value is None:
         return nothing("not finite")
     if error is None:

@@ -1,4 +1,4 @@
-"""What the numbers allow to be said: a sentence for each difference, whether its interval excludes zero or not."""
+"""Claims that the numbers support: a sentence for each difference, significant or not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _of_arms(wanted: WantedTable, studies: Studies) -> Iterator[str]:
             continue
         of_other = known.arm(other)
         theirs = of_other["runs"][0]["bound"] if of_other else found["bound"]
-        both = f"e to the nats per token ({found['bound']} of one, {theirs} of the other)"
+        both = f"exp(nats per token) ({found['bound']} and {theirs})"
         what = found["bound"] if theirs == found["bound"] else both
         table = found[spec.intervals]
         said = _said(
@@ -59,19 +59,19 @@ def _of_gaps(wanted: WantedTable, studies: Studies) -> Iterator[str]:
             if table:
                 pairs = (row.arm, row.by), (known.study.baseline, row.against)
                 one, other = (names.get(pair) or _priced(*pair) for pair in pairs)
-                arguments = f"the price of {what}", spec.intervals, len(price["seeds"]), change(table)
+                arguments = f"the perplexity of {what}", spec.intervals, len(price["seeds"]), change(table)
                 yield f"{_said(one, other, *arguments)} (study {spec.study})."
 
 
 def _priced(arm: str, sampler: str) -> str:
-    return f"{arm} by its bound" if sampler == BOUND else f"{arm} by the sampler {sampler}"
+    return f"{arm} (bound)" if sampler == BOUND else f"{arm} (sampler {sampler})"
 
 
 def _said(name: str, other: str, what: str, intervals: str, seeds: int, cell: Cell) -> str:
-    """Return a sentence on a difference: lower, higher, or not to be told apart."""
+    """Return a sentence on a difference: lower, higher, or not significantly different."""
     over = f"over {'seeds and ' if intervals == 'both' else ''}sequences, {number(seeds, 'seed')}"
     if cell.sure is None:
-        return f"{name} and {other} are not compared in {what}: a number is not finite"
+        return f"{name} and {other} cannot be compared in {what}: a number is not finite"
     if cell.sure.low <= 0 <= cell.sure.high:
-        return f"{name} and {other} cannot be told apart in {what}: {cell.text}, {over}"
+        return f"{name} and {other} do not differ significantly in {what}: {cell.text}, {over}"
     return f"{name} is {'lower' if cell.sure.high < 0 else 'higher'} than {other} in {what}: {cell.text}, {over}"

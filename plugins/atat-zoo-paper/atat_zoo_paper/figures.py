@@ -1,4 +1,4 @@
-"""Figures of studies: bounds over budgets, over points of a grid or sweep, and differences of arms."""
+"""Figures of studies: bounds over step budgets, over grid or sweep points, and differences between arms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 
 
 def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
-    """Return what a figure shows by its arms; what it names and is not there raises `CannotShow`."""
+    """Return the points of a figure by arm; raises `CannotShow` for a name that does not exist."""
     for key, arms in (("arms", spec.arms), ("names", spec.names)):
         for arm in arms:
             known.arm(arm, key)  # the study must have it
@@ -38,10 +38,10 @@ def _curve(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
     lines = {arm: study.at_budgets(arm) for arm in arms or study.arms if len(study.at_budgets(arm)) > 1}
     if short := [arm for arm in arms if arm not in lines]:
         raise CannotShow(
-            "arms", f"{short[0]!r} of the study {study.name!r} has no budgets; name arms with other numbers of steps"
+            "arms", f"arm {short[0]!r} of the study {study.name!r} has no budgets; use arms with several step numbers"
         )
     if not lines:
-        raise CannotShow("study", f"{study.name!r} has no budgets; name a study with budgets")
+        raise CannotShow("study", f"the study {study.name!r} has no budgets; choose a study with budgets")
     found: dict[str, list[tuple[int, Cell]]] = {}
     for arm, budgets in lines.items():
         for name in budgets:
@@ -55,12 +55,12 @@ def _curve(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
 def _sensitivity(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Any]:
     study = known.study
     if study.sweep is None and not study.grids:
-        raise CannotShow("study", f"{study.name!r} has no [grid] and no [sweep]; name a study with one")
+        raise CannotShow("study", f"the study {study.name!r} has neither [grid] nor [sweep]; choose a study with one")
     varied = list(dict.fromkeys(grid.arm for grid in study.grids)) or list(study.swept)
     for arm in arms:
         if arm not in varied:
-            there = f"(there are: {', '.join(varied)})"
-            raise CannotShow("arms", f"nothing is varied with {arm!r}{nearest(arm, varied)} {there}")
+            there = f"(arms with variants: {', '.join(varied)})"
+            raise CannotShow("arms", f"arm {arm!r} has no variants{nearest(arm, varied)} {there}")
     if study.grids:
         return _grids(spec, known, arms or varied)
     swept = known.report["sweep"]["arms"] if known.report else {}
@@ -68,7 +68,7 @@ def _sensitivity(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> di
 
 
 def _grids(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Any]:
-    """Return the points of each grid: label, bound, and whether it is the arm; None for an arm without results."""
+    """Return the points of each grid (label, bound, whether it is the arm); None for an arm without results."""
     found: dict[str, Any] = {}
     for grid in (grid for grid in known.study.grids if grid.arm in arms):
         panel: list[tuple[str, Cell, bool]] = []
@@ -107,14 +107,14 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
 
 
 def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield a figure of such `points` as PDF and SVG, each with its file's name; arms without any are left out."""
+    """Yield the file name and content of a figure of `points`, as PDF and SVG; arms without points are left out."""
     by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
     drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
     yield from ((f"{spec.label}.{ending}", content) for ending, content in files(drawn).items())
 
 
 def _ends(cell: Cell) -> dict[str, float]:
-    """Return a value with the ends of its bar, which are the value itself without an interval."""
+    """Return a value with the ends of its error bar, which equal the value without an interval."""
     value = float(cell.value or 0)
     return {
         "value": value,
@@ -124,13 +124,13 @@ def _ends(cell: Cell) -> dict[str, float]:
 
 
 def _quantity(known: KnownStudy, arms: Sequence[str]) -> str:
-    """Return the bound of the arms, if they have one in common."""
+    """Return the quantity of the arms' bounds, if it is the same for all."""
     return _common({arm["runs"][0]["bound"] for name in arms if (arm := known.arm(name))})
 
 
 def _common(quantities: set[str]) -> str:
-    """Return the only one of some quantities, or what they all are."""
-    return next(iter(quantities)) if len(quantities) == 1 else f"e to the {NATS_PER_TOKEN}"
+    """Return the only quantity, or a name for several."""
+    return next(iter(quantities)) if len(quantities) == 1 else f"exp({NATS_PER_TOKEN})"
 
 
 def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple[int, Cell]]]) -> Chart:

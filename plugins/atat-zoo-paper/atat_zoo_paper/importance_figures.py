@@ -1,6 +1,6 @@
-"""The figures of `atat importance-figures`, for a column of a paper: PDF and SVG of the rows of `importance_tables`.
+"""Figures of `atat importance-figures`, a column wide: the rows of `importance_tables` as PDF and SVG.
 
-What a run has written is in their rows and in the domains of scales, and nowhere else: Vega compiles titles.
+Text from a run only appears in rows and scale domains, because Vega evaluates titles as code.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _EXACT = "+datum.label === datum.value ? datum.label : format(datum.value, '~g')
 
 
 def rates(rows: Sequence[Row]) -> Chart:
-    """Draw the importance of the first tokens of a text at each mask rate, in lines."""
+    """Return lines of the importance of a text's first tokens over mask rates."""
     rows = [row | {"token": _printable(row["token"])} for row in rows if row["position"] < COLUMNS * LINES]
     there = [row["importance"] for row in rows if row["importance"] is not None] or [0.0, 1.0]
     every = list(dict.fromkeys(row["rate"] for row in rows))
     height = 7 * len(every)
-    label = "importance" if rows[0]["depends_on_rate"] else "importance, the same at every mask rate"
+    label = "importance" if rows[0]["depends_on_rate"] else "importance (same at every mask rate)"
     legend = alt.Legend(title=label, titleOrient="left", gradientLength=70, gradientThickness=5)
     scale, panels = alt.Scale(scheme="blues", domain=[min(there), max(there)]), []
     x = alt.X("at:O", scale=alt.Scale(domain=list(range(COLUMNS))), axis=None)
@@ -53,7 +53,7 @@ def rates(rows: Sequence[Row]) -> Chart:
 
 
 def classes(rows: Sequence[Row]) -> Chart:
-    """Draw the importance by the class of the word: median, middle half, and middle nine tenths."""
+    """Return the importance by word class: median, middle 50 % and middle 90 % of the tokens."""
     named = [row | {"name": f"{row['class']} ({row['share']:.0%})"} for row in rows]
     axis = alt.Axis(tickCount=5)
     of = chart(named, alt.Step(16)).encode(y=alt.Y("name:N", sort=None, title=None))
@@ -64,16 +64,16 @@ def classes(rows: Sequence[Row]) -> Chart:
 
 
 def frequency(rows: Sequence[Row]) -> Chart:
-    """Draw the importance by how often a token occurs in the training text, unless only a few tokens occur so often."""
+    """Return the importance by training frequency of the token, without frequencies that only a few tokens have."""
     rows = [row for row in rows if row["tokens"] >= FEW] or rows
     rows = [row | {"at": max(1.0, (row["least"] * row["most"]) ** 0.5)} for row in rows]
     axis = alt.Axis(format=",", tickCount=5)
-    title = "times a token occurs in the training text"
+    title = "occurrences of the token in the training text"
     return _middle(rows, alt.X("at:Q", title=title, scale=alt.Scale(type="log", nice=False), axis=axis), 90)
 
 
 def checkpoints(rows: Sequence[Row]) -> Chart:
-    """Draw the importance over the steps of a training, and how it orders the tokens."""
+    """Return the importance over training steps, and its rank correlations."""
     axis = alt.Axis(format=",d", tickCount=5)
     x = alt.X("step:Q", title="optimizer steps", scale=_NO_ZERO, axis=axis)
     kinds = {"": "with the loss", "_last": "with the last importance"}
@@ -93,7 +93,7 @@ def checkpoints(rows: Sequence[Row]) -> Chart:
 
 
 def agreement(rows: Sequence[Row]) -> Chart:
-    """Draw how far the importance of each two runs orders the same tokens alike, and beyond their frequency."""
+    """Return the rank correlations of importance between runs, also given the token's frequency."""
     seeds = {row[seed] for row in rows for seed in ("seed", "other_seed")}
     of_seeds = len(seeds) == len({row[name] for row in rows for name in ("run", "other")})
     keys, kinds = ("seed", "other_seed") if of_seeds else ("run", "other"), ("as it is", "given the token's frequency")
@@ -105,17 +105,17 @@ def agreement(rows: Sequence[Row]) -> Chart:
     ]
     y = alt.Y("pair:N", sort=None, title="seeds" if of_seeds else "runs")
     of = chart(pairs, alt.Step(9)).encode(y=y, yOffset=alt.YOffset("kind:N", sort=kinds), color=_coloured(kinds))
-    x = alt.X("low:Q", title="Spearman ρ of their importance, with 95 % intervals", scale=_NO_ZERO)
+    x = alt.X("low:Q", title="Spearman ρ of importance, 95 % CI", scale=_NO_ZERO)
     shape = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=["circle", "diamond"]))
     return of.mark_rule(strokeWidth=1.2).encode(x=x, x2="high:Q") + of.mark_point().encode(x="rho:Q", shape=shape)
 
 
 def evaluations(rows: Sequence[Row]) -> Chart:
-    """Draw how many texts take how many network evaluations."""
+    """Return a histogram of NFE per text."""
     counts = [row["evaluations"] for row in rows]
     about = [{"said": f"sampler {_printable(rows[0]['sampler'], 20)}"}]
     domain = [min(counts) - 4, max(counts) + 4] if len(rows) == 1 else [min(counts) - 1, max(counts) + 1]
-    x = alt.X("evaluations:Q", title="network evaluations of a text", scale=alt.Scale(domain=domain, nice=False))
+    x = alt.X("evaluations:Q", title="NFE per text", scale=alt.Scale(domain=domain, nice=False))
     y = alt.Y("texts:Q", title="texts", axis=alt.Axis(tickCount=5, format="d"))
     bars = chart(rows, 80).mark_bar(color=_BLUE, size=max(1, min(12, 150 / (domain[1] - domain[0])))).encode(x=x, y=y)
     name = chart(about, 80).mark_text(align="left", baseline="bottom", fontSize=7)
@@ -123,7 +123,7 @@ def evaluations(rows: Sequence[Row]) -> Chart:
 
 
 def context_probe(rows: Sequence[Row]) -> Chart:
-    """Draw the scores of the task, each on a scale of its own, with a standard error to either side."""
+    """Return the scores of the task with ±1 standard error, each on its own scale."""
     x, panels = alt.X("low:Q", title=None, scale=_NO_ZERO, axis=alt.Axis(labelExpr=_EXACT, tickCount=5)), []
     for name in dict.fromkeys(row["score"] for row in rows):
         of_score = [row | {"n": number, "error": row["stderr"] or 0} for number, row in enumerate(rows)]
@@ -145,10 +145,10 @@ DRAWN: dict[str, Callable[[Sequence[Row]], Chart]] = {
 
 
 def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear: bool) -> list[Path]:
-    """Write the figure of each table as PDF and SVG and its rows as CSV; return the files.
+    """Write the figure of each table as PDF and SVG, and its rows as CSV; return the files.
 
-    The figures say of which optimizer step they are, which a report reads. With `clear`, those that an earlier analysis
-    has left in the folder, and this one has no rows for, are deleted.
+    The figures state their training step, which a report reads. With `clear`, figures of an earlier analysis that this
+    one does not replace are deleted.
     """
     written: dict[Path, bytes] = {}
     for name, draw in DRAWN.items():
@@ -163,7 +163,7 @@ def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear
 
 
 def _middle(rows: Sequence[Row], x: alt.X, height: float) -> alt.LayerChart:
-    """Draw the median of the importance and its middle half."""
+    """Return the median of the importance with its middle 50 %."""
     of = chart(rows, height).encode(x=x)
     y = alt.Y("p25:Q", title=["importance:", "median, middle 50 %"], scale=_NO_ZERO)
     band = of.mark_area(color=_PALE[0]).encode(y=y, y2="p75:Q")
@@ -175,7 +175,7 @@ def _coloured(kinds: Sequence[str]) -> alt.Color:
 
 
 def _printable(text: str, longest: int = 10) -> str:
-    """Return the beginning of a text with visible spaces and line breaks, and a box for what cannot be printed."""
+    """Return the beginning of a text with visible spaces and line breaks, and a box for unprintable characters."""
     shown = text.replace(" ", "·").replace("\n", "↵")
     shown = shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
     return "".join(each if each.isprintable() else "□" for each in shown)

@@ -1,4 +1,4 @@
-"""LaTeX: floats of tables and figures, the frame of the paper, and references.bib."""
+"""LaTeX: floats for tables and figures, main.tex, and references.bib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def table(filled: Table) -> str:
 
 
 def figure(caption: str, label: str, drawn: bool, instead: str = "") -> str:
-    """Return a figure as a float; one that is missing is the command that draws it."""
+    """Return a figure as a float; a missing figure is replaced by the command that draws it."""
     body = f"\\includegraphics{{figures/{label}.pdf}}"
     if not drawn:
         body = f"\\fbox{{\\parbox{{0.9\\linewidth}}{{missing: \\texttt{{{escape(instead).replace('--', '-{}-')}}}}}}}"
@@ -35,7 +35,7 @@ def floating(what: str, caption: str, label: str, body: Sequence[str]) -> str:
 
 
 def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
-    """Return the frame, which inputs tables and figures by their labels."""
+    """Return main.tex, which inputs tables and figures by their labels."""
     packages = ["[T1]{fontenc}", "{lmodern}", "{textcomp}", "[margin=2.5cm]{geometry}"]
     packages += ["{adjustbox}", "{booktabs}", "{graphicx}", "[hidelinks]{hyperref}"]
     return "\n".join(
@@ -62,7 +62,7 @@ def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
 
 
 def references(sources: Mapping[str, Sequence[str]], written: str = "") -> str:
-    """Return references.bib: what is written, and an entry for each other source, with what it is the source of."""
+    """Return references.bib: the given entries, and one for each other source with a note on its use."""
     known = tomllib.loads(files(__package__).joinpath("references.toml").read_text(encoding="utf-8"))
     entries, keys = [written] if written else [], set(re.findall(r"@\w+\s*\{\s*([^\s,]+)", written))
     for source, of in sorted(sources.items()):

@@ -1,4 +1,4 @@
-"""`atat paper` and `atat importance-figures`: what was measured, as tables and figures of a paper."""
+"""`atat paper` and `atat importance-figures`: tables and figures of a paper from measured results."""
 
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def importance_figures(
     # Mistakes in these are reported before torch is imported.
     require("atat importance-figures", "vl_convert")
     if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out {clip(out)}: is a file; name a folder")
+        raise UserError(f"--out {clip(out)} is a file; use a folder")
     for each in (run, *others):
         require_estimator(from_table(RunFolder(each).table(), where=str(each / "resolved.toml")), each)
     from atat_zoo.reports.report_data import short_names

@@ -1,4 +1,4 @@
-"""The manifest of a paper: its tables, and how TOML becomes one. Everything is refused here that needs no result."""
+"""The TOML file of a paper: its tables and figures, validated as far as possible without results."""
 
 import re
 from collections import Counter
@@ -28,18 +28,18 @@ _OVER = (
 
 @component
 class PaperSpec:
-    """The keys of a manifest that are no tables."""
+    """Top-level keys of a paper file, besides its tables."""
 
     title: str = param(help="title of the paper")
     results: str = param(
         "docs/studies",
-        help="folder of the studies' JSON, as `atat study --write` leaves it; or else that of each study is read",
+        help="folder of `atat study --write`; studies without a file there are read from their own folders",
     )
 
 
 @component
 class ArmRow:
-    """A row of a table of arms."""
+    """Row in a table of arms."""
 
     arm: str = param(help="arm of the study")
     study: str | None = param(None, help="study; default: the table's")
@@ -49,7 +49,7 @@ class ArmRow:
 
 @component
 class GapRow:
-    """A row of a table of gaps."""
+    """Row in a table of gaps."""
 
     arm: str = param(help="arm of the study")
     by: str = param("bound", help="sampler or bound in the row")
@@ -59,7 +59,7 @@ class GapRow:
 
 @component
 class SamplerRow:
-    """A row of a table of samplers."""
+    """Row in a table of samplers."""
 
     arm: str = param(help="arm of the study with compared samplers")
     sampler: int = param(help="position in the study's list of samplers, from 1", ge=1)
@@ -68,7 +68,7 @@ class SamplerRow:
 
 @component
 class ScoreRow:
-    """A row of a table of scores."""
+    """Row in a table of scores."""
 
     arm: str = param(help="arm of the study")
     name: str | None = param(None, help="label in the table; default: the arm's")
@@ -76,7 +76,7 @@ class ScoreRow:
 
 @component
 class RunRow:
-    """A row of a table of runs."""
+    """Row in a table of runs."""
 
     run: str = param(help="run folder")
     experiment: str | None = param(None, help="experiment: one that ships with atat_zoo, or a file")
@@ -86,12 +86,12 @@ class RunRow:
 
     def __attrs_post_init__(self) -> None:
         if (self.experiment is None) == (self.train is None):
-            raise ValueError("name either the experiment that the run trains, or by `train` the command")
+            raise ValueError("set either `experiment`, which the run trains, or `train`, the training command")
 
 
 @component_base
 class TableSpec:
-    """What every table has."""
+    """Options of every table."""
 
     label: str = param(help="label in LaTeX, and name of the files")
     caption: str = param(help="caption, one or two sentences")
@@ -108,7 +108,7 @@ class ArmsTable(TableSpec):
 
 @component
 class GapsTable(TableSpec):
-    """What arms of a study pay for gaps, given the rest; a column is what is to be written."""
+    """Perplexity of infilled gaps for arms of a study, given the rest of the text; a column is a gap."""
 
     study: str = param(help="study with [gaps]")
     intervals: Intervals = param("both", help=_OVER)
@@ -116,7 +116,7 @@ class GapsTable(TableSpec):
 
 @component
 class SamplersTable(TableSpec):
-    """What texts cost along the samplers of a study, and in how many evaluations they are written."""
+    """Perplexity and NFE of the samplers of a study."""
 
     study: str = param(help="study with [samplers]")
     intervals: Intervals = param("both", help=_OVER)
@@ -124,7 +124,7 @@ class SamplersTable(TableSpec):
 
 @component_base
 class Directed(TableSpec):
-    """A table whose columns do not say by themselves what is better."""
+    """Base class of tables that name the columns in which lower or higher is better."""
 
     lower: tuple[str, ...] = param((), help="columns in which lower is better")
     higher: tuple[str, ...] = param((), help="columns in which higher is better")
@@ -132,7 +132,7 @@ class Directed(TableSpec):
 
 @component
 class ScoresTable(Directed):
-    """Scores of arms of a study by one of its tasks; a column is a score."""
+    """Scores of a study's arms in one of its tasks; a column is a score."""
 
     study: str = param(help="study with evaluation.tasks")
     task: str = param(help="name of the task")
@@ -141,7 +141,7 @@ class ScoresTable(Directed):
 
 @component
 class EvaluationsTable(TableSpec):
-    """Runs as `atat eval` has measured them on the text of their experiments."""
+    """Results of `atat eval` for runs, on the text of their experiments."""
 
     split: Literal["validation", "test"] = param("validation", help="held-out split")
     metrics: Any = components_param("metric", help="additional metrics, whose titles can be columns")
@@ -149,19 +149,19 @@ class EvaluationsTable(TableSpec):
 
 @component
 class TasksTable(Directed):
-    """Scores of runs by a task, as `atat eval --task` has measured them; a column is a score."""
+    """Scores of runs in a task, from `atat eval --task`; a column is a score."""
 
     task: Any = component_param("task", attrs.NOTHING, help="tasks")
 
 
 @component
 class ParametersTable(TableSpec):
-    """Hyper-parameters of experiments; a column is a key such as `train.steps`."""
+    """Hyperparameters of experiments; a column is a key such as `train.steps`."""
 
 
 @component
 class FigureSpec:
-    """A figure of a study."""
+    """Figure of a study."""
 
     kind: Literal["curve", "sensitivity", "arms"] = param(
         help="figure type: bounds over step budgets, over grid points (samplers included) or over the sweep, or "
@@ -177,7 +177,7 @@ class FigureSpec:
 
 @component
 class CitedRow:
-    """A row that others have published, below those of a table."""
+    """Published row below the rows of a table."""
 
     table: str = param(help="label of the table")
     name: str = param(help="name of the model")
@@ -192,7 +192,7 @@ class CitedRow:
             got = clip(repr(self.source), 60)
             raise ValueError(f"source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300, got {got}")
         if (self.value is None) != (self.column is None):
-            raise ValueError("value and column: name both, or neither where nothing is comparable")
+            raise ValueError("set both value and column, or neither if nothing is comparable")
 
 
 DATA: dict[str, tuple[type, type]] = {
@@ -208,7 +208,7 @@ DATA: dict[str, tuple[type, type]] = {
 
 @attrs.frozen(kw_only=True)
 class WantedTable:
-    """A table as the manifest has it."""
+    """Table of a paper file."""
 
     where: str  # its key, for messages
     given: Mapping[str, Any]  # as it stands there
@@ -229,13 +229,13 @@ class Paper:
     cited: tuple[CitedRow, ...]
 
     def refuse(self, problems: list[str]) -> None:
-        """Raise a `UserError` if there are problems, each behind the name of the file."""
+        """Raise a `UserError` with all problems, each after the name of the file."""
         if problems:
             raise UserError("\n".join(f"{clip(self.file)}: {problem}" for problem in problems))
 
 
 def load(file: Path) -> Paper:
-    """Read and validate a manifest; `file` may be the name of one that ships."""
+    """Return the paper described by a TOML file; `file` may be the name of one that ships with the package."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
@@ -243,8 +243,8 @@ def load(file: Path) -> Paper:
         known = sorted(path.stem for path in PAPERS.glob("*.toml"))
         if named in known:
             return load(PAPERS / f"{named}.toml")
-        problem = f"there is no manifest {clip(file)}: no such file{nearest(named, known)}"
-        raise UserError(f"{problem}; name a TOML file with [[table]] (shipped: {', '.join(known)})") from None
+        problem = f"the paper file {clip(file)} does not exist{nearest(named, known)}"
+        raise UserError(f"{problem} (pass a TOML file with [[table]], or one of: {', '.join(known)})") from None
     zoo, problems = Zoo.load(), list[str]()
     lists = {key: table.pop(key, []) for key in ("table", "figure", "cited")}
     for key, value in lists.items():
@@ -252,8 +252,8 @@ def load(file: Path) -> Paper:
             problems.append(f"{key}: expected tables, each as [[{key}]]")
             lists[key] = []
     keys = [*(field.name for field in fields_of(PaperSpec)), *lists]
-    there = f"(there are: {', '.join(keys)})"
-    problems += [f"{key} is no key of a manifest{nearest(key, keys)} {there}" for key in table if key not in keys]
+    there = f"(keys: {', '.join(keys)})"
+    problems += [f"{key} is not a key of a paper file{nearest(key, keys)} {there}" for key in table if key not in keys]
     plain, wrong = structure(PaperSpec, {key: value for key, value in table.items() if key in keys}, "", zoo)
     problems += map(str, wrong)
 
@@ -280,14 +280,14 @@ def load(file: Path) -> Paper:
 
 
 def _table(value: dict[str, Any], where: str, one: Any, problems: list[str]) -> WantedTable | None:
-    """Return a table with its rows; what is wrong with it is added to the problems."""
+    """Return a table with its rows; problems are appended to `problems`."""
     data, rows = value.pop("data", None), value.pop("rows", None)
     if not isinstance(data, str) or data not in DATA:
         hint = nearest(data, list(DATA)) if isinstance(data, str) else ""
         problems.append(f"{where}.data: expected {' | '.join(DATA)}, got {clip(repr(data), 60)}{hint}")
         return None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        problems.append(f"{where}.rows: expected a list of tables, one for each row")
+        problems.append(f"{where}.rows: expected a list of tables, one per row")
         return None
     of_table, of_row = DATA[data]
     made = [one(of_row, row, f"{where}.rows[{i}]") for i, row in enumerate(rows)]
@@ -301,15 +301,15 @@ def _labels(paper: Paper) -> Iterator[str]:
     for where, label in labels.items():
         if not LABEL.fullmatch(label):
             got = clip(repr(label), 60)
-            yield f"{where}.label: expected small letters, digits and hyphens, for files and LaTeX, got {got}"
+            yield f"{where}.label: expected lower-case letters, digits and hyphens, for files and LaTeX, got {got}"
         elif counts[label] > 1:
-            yield f"{where}.label: {label!r} is there twice; rename one"
+            yield f"{where}.label: {label!r} is used twice; rename one"
     for table in paper.tables:
         if not table.spec.columns:
-            yield f"{table.where}.columns: there are none; name one at least"
+            yield f"{table.where}.columns: expected at least one column"
         for column, count in Counter(table.spec.columns).items():
             if count > 1:
-                yield f"{table.where}.columns: {column!r} is there twice; name each once"
+                yield f"{table.where}.columns: {column!r} is listed twice; list each column once"
 
 
 def _cited(paper: Paper) -> Iterator[str]:
@@ -317,8 +317,8 @@ def _cited(paper: Paper) -> Iterator[str]:
     for i, row in enumerate(paper.cited):
         if row.table not in columns:
             known = list(columns)
-            yield f"cited[{i}].table: there is no table {row.table!r}{nearest(row.table, known)} ({', '.join(known)})"
+            yield f"cited[{i}].table: unknown table {row.table!r}{nearest(row.table, known)} ({', '.join(known)})"
         elif row.column is not None and row.column not in columns[row.table]:
             known = list(columns[row.table])
             hint = nearest(row.column, known)
-            yield f"cited[{i}].column: {row.column!r} is no column of {row.table!r}{hint} ({', '.join(known)})"
+            yield f"cited[{i}].column: table {row.table!r} has no column {row.column!r}{hint} ({', '.join(known)})"

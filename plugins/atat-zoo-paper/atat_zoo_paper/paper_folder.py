@@ -1,4 +1,4 @@
-"""A manifest to the folder of a paper: everything is read and refused before the first file is written."""
+"""The folder of a paper: all results are read and checked before the first file is written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from atat_zoo_paper.study_tables import arms_table, gaps_table, samplers_table, 
 
 @attrs.frozen(kw_only=True)
 class FilledFigure:
-    """A figure with its numbers."""
+    """Figure with its numbers."""
 
     spec: FigureSpec
     known: KnownStudy
@@ -48,11 +48,11 @@ class FilledFigure:
 
     @property
     def drawn(self) -> bool:
-        """Whether there is anything to draw."""
+        """Whether the figure has any points."""
         return any(self.points.values())
 
     def missing(self) -> Iterator[str]:
-        """Yield what is missing."""
+        """Yield each missing point with the command that computes it."""
         if not self.drawn:
             yield f"{self.spec.label}: the figure"
         else:
@@ -61,7 +61,7 @@ class FilledFigure:
 
 @attrs.frozen(kw_only=True)
 class FilledPaper:
-    """A paper with its numbers."""
+    """Paper with its numbers."""
 
     paper: Paper
     tables: list[Table]
@@ -70,7 +70,7 @@ class FilledPaper:
     sources: dict[str, list[str]]  # what each is the source of
 
     def missing(self) -> dict[str, list[str]]:
-        """Return what is missing by the command that fills it."""
+        """Return the missing cells and points by the command that computes them."""
         found: dict[str, list[str]] = {}
         for table in self.tables:
             for what, command in missing_in(table):
@@ -83,7 +83,7 @@ class FilledPaper:
 
 @contextmanager
 def _noting(where: str, problems: list[str]) -> Iterator[None]:
-    """Add to the problems what a table or figure cannot show, behind its key."""
+    """Add to the problems what a table or figure cannot show, after its key."""
     try:
         yield
     except CannotShow as refused:
@@ -91,11 +91,11 @@ def _noting(where: str, problems: list[str]) -> Iterator[None]:
     except UserError as error:
         problems += [f"{where}: {line}" for line in str(error).splitlines()]
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        problems.append(f"{where}: results that it names are damaged; write them again")
+        problems.append(f"{where}: its results are damaged; write them again")
 
 
 def fill(paper: Paper) -> FilledPaper:
-    """Read all results of a paper; what its manifest names and is not there is a `UserError`."""
+    """Return a paper with its results; a `UserError` lists references to studies, arms or columns that do not exist."""
     studies, problems = Studies(paper), list[str]()
     tables, drawn, said = list[Table](), list[FilledFigure](), dict[str, list[str]]()
     for wanted in paper.tables:
@@ -113,10 +113,8 @@ def fill(paper: Paper) -> FilledPaper:
         and not paper.results.is_dir()
         and not any(studies.named(name).report for name in studies_of(paper))
     ):
-        remedy = (
-            "run `atat study` first, or name the folder that `atat study --write` fills (in a checkout docs/studies)"
-        )
-        paper.refuse([f"results: there is no folder {clip(paper.results)}; {remedy}"])
+        remedy = "run `atat study` first, or set it to the folder of `atat study --write` (docs/studies in a checkout)"
+        paper.refuse([f"results: the folder {clip(paper.results)} does not exist; {remedy}"])
     return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
 
 
@@ -140,7 +138,7 @@ def _fill(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
-    """Return a table with the rows that others have published below its own."""
+    """Return a table with the published rows below its own."""
     rows, notes = [], []
     for row in (row for row in cited if row.table == table.label):
         cells = [words(row.name), *(nothing() for _ in table.columns[1:])]
@@ -155,9 +153,9 @@ def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
 
 
 def _sources(paper: Paper, studies: Studies, tables: list[Table]) -> dict[str, list[str]]:
-    """Return the sources of the parts that the paper's experiments use, and of what it cites.
+    """Return the references of the components in the paper's experiments, and of its cited rows.
 
-    One without an address is what the zoo documents itself, of which there is nothing to cite.
+    References without an address are documented in the zoo itself and not cited.
     """
     found: dict[str, list[str]] = {}
 
@@ -187,9 +185,10 @@ def _experiments(paper: Paper, studies: Studies) -> Iterator[Experiment]:
 
 
 def write(filled: FilledPaper, out: Path) -> None:
-    """Write the folder; files of the same names are replaced once there is room for all, others are left as they are.
+    """Write the folder; files of the same names are replaced, and others are kept.
 
-    So are main.tex and the entries of references.bib once they are there: they are the author's to complete.
+    Nothing is written unless the disk has room for everything. An existing main.tex and existing entries of
+    references.bib are kept, because authors edit them.
     """
     paper, files = filled.paper, dict[str, str]()
     for table in filled.tables:
@@ -217,12 +216,12 @@ def write(filled: FilledPaper, out: Path) -> None:
 
 
 def charts() -> str | None:
-    """Return the command that installs what figures are drawn with; None where it is there."""
+    """Return the command that installs the package for figures, or None if it is installed."""
     return None if find_spec("vl_convert") else "pip install 'atat-zoo[report]'"
 
 
 def _results(filled: FilledPaper) -> str:
-    """Return a paragraph of sentences for each table that compares."""
+    """Return a paragraph of claims for each table with comparisons."""
     paragraphs = [
         f"\\paragraph{{Table~\\ref{{tab:{label}}}.}} " + "\n".join(map(escape, said))
         for label, said in filled.said.items()
@@ -232,12 +231,12 @@ def _results(filled: FilledPaper) -> str:
 
 
 def missing_page(filled: FilledPaper) -> str:
-    """Return what is missing as Markdown, with the command that fills it."""
+    """Return the missing cells and points as Markdown, with the commands that compute them."""
     rows = [[f"`{command}`", "; ".join(what)] for command, what in filled.missing().items()]
     lines = [
         "# Missing",
         "",
-        "Each command fills the cells beside it; then `atat paper` again.",
+        "Each command computes the cells in its row; run `atat paper` again after it.",
         "",
         *Table(columns=["command", "what"], rows=rows).to_markdown(),
     ]
@@ -249,11 +248,11 @@ _COMPILERS = {"tectonic": ["main.tex"], "latexmk": ["-pdf", "-interaction=nonsto
 
 
 def compiler() -> list[str] | None:
-    """Return the command that compiles main.tex, None where there is none."""
+    """Return the command that compiles main.tex, or None if no compiler is installed."""
     return next(([name, *words] for name, words in _COMPILERS.items() if shutil.which(name)), None)
 
 
 def compile_in(out: Path, command: list[str]) -> str:
-    """Compile main.tex, and return the end of what was said when that fails."""
+    """Compile main.tex, and return the end of the log if compilation fails."""
     done: Any = subprocess.run(command, cwd=out, capture_output=True, text=True, errors="replace", check=False)
     return "" if done.returncode == 0 else "\n".join((done.stdout + done.stderr).splitlines()[-10:]) or command[0]

@@ -1,4 +1,4 @@
-"""Studies as a paper reads them: their files, their results if there are any, and what keeps them from one table."""
+"""Studies of a paper: their files, their results, and checks that one table may combine them."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ Report = dict[str, Any]
 
 
 class CannotShow(Exception):
-    """What a table or figure cannot show: the key in it, and a sentence."""
+    """Error for something that a table or figure cannot show: the key, and a message."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
         self.key = key
 
     def at(self, where: str) -> str:
-        """Return the sentence behind the path of its key."""
+        """Return the message after the path of its key."""
         return f"{where}.{self.key}: {self}"
 
 
 @attrs.frozen(kw_only=True)
 class KnownStudy:
-    """A study, and its results if there are any."""
+    """Study with its results, if it has any."""
 
     study: Study
     report: Report | None
     command: str  # that writes them
 
     def arm(self, name: str, key: str = "rows") -> Report | None:
-        """Return the results of an arm, None where there are none; the study must have it."""
+        """Return the results of an arm, or None; raises `CannotShow` if the study has no such arm."""
         known = list(self.study.arms)
         if name not in known:
-            there = f"(there are: {', '.join(known)})"
+            there = f"(arms: {', '.join(known)})"
             raise CannotShow(key, f"the study {self.study.name!r} has no arm {name!r}{nearest(name, known)} {there}")
         return self.report["arms"].get(name) if self.report else None
 
     def against(self, row: ArmRow) -> str:
-        """Return the arm of a row's difference: its own, or the baseline, unless the study compares it with others."""
+        """Return the arm that a row's difference refers to: the row's choice, or that of the study."""
         others = self.study.against(row.arm) if row.arm in self.study.arms else ()
         return row.against or (others[0] if others and self.study.baseline not in others else self.study.baseline)
 
     def text(self) -> dict[str, Any]:
-        """Return what its arms are measured on, by key: bounds on other text are not comparable."""
+        """Return the settings of the arms' held-out text; bounds on other text are not comparable."""
         run, held = self.study.run(self.study.baseline, self.study.seeds[self.study.baseline][0]), self.study.held_out
         parts = {key: unstructure(run.experiment.parts[key]) for key in ("corpus", "tokenizer")}
         data = {f"data.{key}": getattr(run.experiment.data, key) for key in ("length", "special_tokens", "packing")}
@@ -63,7 +63,7 @@ class KnownStudy:
 
 
 class Studies:
-    """The studies of a paper, each read once."""
+    """Studies of a paper, each read once."""
 
     def __init__(self, paper: Paper) -> None:
         self.paper = paper
@@ -94,46 +94,46 @@ def _report(path: Path) -> Report | None:
         raise UserError(f"{clip(path)} cannot be read: {error}; write it again with `atat study --write`") from None
     except (KeyError, TypeError):
         raise UserError(
-            f"{clip(path)} is no study's results; name the folder that `atat study --write` fills"
+            f"{clip(path)} does not contain a study's results; use the folder of `atat study --write`"
         ) from None
 
 
 def same_text(known: Sequence[KnownStudy]) -> None:
-    """Refuse studies that are measured on other text than the first of them."""
+    """Raise `CannotShow` if studies have other held-out text than the first one."""
     first = known[0]
     for other in known[1:]:
         mine, theirs = first.text(), other.text()
         if key := next((key for key in mine if key in theirs and mine[key] != theirs[key]), None):
-            names = f"{other.study.name!r} is measured on other text than {first.study.name!r}"
+            names = f"{other.study.name!r} has other held-out text than {first.study.name!r}"
             raise CannotShow(
-                "rows", f"the study {names}: its {key} differs; a column is of one text: make two tables of it"
+                "rows", f"the study {names}: {key} differs; split the table, because a column is for one text"
             )
 
 
 def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str]) -> None:
-    """Refuse an arm with one seed where intervals are for other seeds, too."""
+    """Raise `CannotShow` for an arm with one seed if the intervals are over seeds."""
     known.arm(arm)  # the study must have it
     if spec.intervals == "both" and columns and len(known.study.seeds[arm]) < 2:
         which = f"the arm {arm!r} of the study {known.study.name!r} has one seed"
-        raise CannotShow("intervals", f'{which}, and there is no interval over seeds; take intervals = "sequences"')
+        raise CannotShow("intervals", f'{which}, so intervals cannot be over seeds; set intervals = "sequences"')
 
 
 def compared(report: Report, arm: str, other: str) -> Report | None:
-    """Return the comparison of two arms."""
+    """Return the comparison of two arms, or None."""
     return next((each for each in report["comparisons"] if (each["arm"], each["against"]) == (arm, other)), None)
 
 
 def legend(intervals: str, held_out: str = "sequences") -> str:
-    """Return what the intervals and the bold cells of a table of a study are."""
+    """Return a legend for the intervals and the bold cells of a study's table."""
     percent = f"{100 * LEVEL:g} %"
-    of_both = f"Intervals are {percent} intervals for other seeds and other held-out {held_out}"
-    over_items = f"Intervals are {percent} over held-out {held_out}: how far another seed's would lie is not in them"
+    of_both = f"Brackets are {percent} CIs over seeds and held-out {held_out}"
+    over_items = f"Brackets are {percent} CIs over held-out {held_out}, without the variation between seeds"
     said = of_both if intervals == "both" else over_items
-    return f"{said}; bold: the interval lies apart from all others of its column."
+    return f"{said}; bold: the interval does not overlap any other in its column."
 
 
 def studies_of(paper: Paper) -> Iterator[str]:
-    """Yield the names of the studies that a paper's tables and figures name."""
+    """Yield the names of the studies in a paper's tables and figures."""
     for table in paper.tables:
         if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable | ScoresTable):
             yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])

@@ -1,4 +1,4 @@
-"""Tables of run folders: their evaluations, their tasks, their hyper-parameters. What is not measured is missing."""
+"""Tables of run folders: evaluations, tasks and hyperparameters; unmeasured values are missing cells."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Report = dict[str, Any]
 
 @attrs.frozen(kw_only=True)
 class KnownRun:
-    """A row's run folder, which may not be there yet."""
+    """Run folder of a row; it may not exist yet."""
 
     row: RunRow
     folder: RunFolder
 
     @classmethod
     def of(cls, row: RunRow) -> KnownRun:
-        """Return the run of a row; one of another experiment raises `CannotShow`."""
+        """Return the run of a row; a run of another experiment raises `CannotShow`."""
         known = cls(row=row, folder=RunFolder(Path(row.run)))
         try:
             wanted = known.experiment()
@@ -50,14 +50,14 @@ class KnownRun:
             for change in changes(wanted.to_table(), there) if wanted and there else ():
                 key, was, now, free = change
                 if key != "seed" and (not free or change.of_text or f"{key}.".startswith("init_from.")):
-                    values = f"{key} is {clip(repr(now), 60)} there, and {clip(repr(was), 60)} in {row.experiment}"
-                    raise CannotShow("rows", f"{row.run} is a run of another experiment: {values}; name its overrides")
+                    values = f"{key} is {clip(repr(now), 60)} in the run and {clip(repr(was), 60)} in {row.experiment}"
+                    raise CannotShow("rows", f"{row.run} is a run of another experiment: {values}; add its overrides")
         except UserError as error:
             raise CannotShow("rows", f"{str(error).splitlines()[0]}") from None
         return known
 
     def experiment(self) -> Experiment | None:
-        """Return what the run trains; None where the row has its command."""
+        """Return the experiment that the run trains, or None if the row has a training command."""
         row = self.row
         return (
             experiments.load(row.experiment, row.overrides, overrides_from="in its overrides")
@@ -67,11 +67,11 @@ class KnownRun:
 
     @property
     def name(self) -> str:
-        """What the row is called."""
+        """Label of the row."""
         return self.row.name or Path(self.row.run).name
 
     def command(self, measured: str) -> str:
-        """Return what fills a cell: the training as far as it is missing, and then `atat eval` with these words."""
+        """Return the command for a missing cell: the rest of the training, then `atat eval` with these arguments."""
         run = shlex.quote(self.row.run)
         words = " ".join(map(shlex.quote, [self.row.experiment or "", *self.row.overrides]))
         evaluate = f"atat eval {run} {measured}"
@@ -82,7 +82,7 @@ class KnownRun:
         return evaluate
 
     def tables(self) -> list[Report]:
-        """Return what was measured."""
+        """Return the recorded results."""
         return list(store.tables(self.folder)) if self.folder.exists else []
 
 
@@ -128,7 +128,7 @@ def evaluations_table(wanted: WantedTable) -> Table:
     keys = [*_OF_EVALUATION, *_OF_HISTORY, *(metric.title for metric in spec.metrics)]
     if wrong := [key for key in spec.columns if key not in keys]:
         hint, there = nearest(wrong[0], keys), ", ".join(keys)
-        raise CannotShow("columns", f"runs have no {wrong[0]!r}{hint} (there are: {there}; add a metric to `metrics`)")
+        raise CannotShow("columns", f"runs have no {wrong[0]!r}{hint} (columns: {there}; add metrics with `metrics`)")
     how = [f"--split {spec.split}", *(f"--metric {shlex.quote(_inline(m))}" for m in wanted.given.get("metrics", ()))]
     rows, trained = [], []
     for run, table in zip(runs, found, strict=True):
@@ -151,7 +151,7 @@ def evaluations_table(wanted: WantedTable) -> Table:
 
 
 def _evaluation(run: KnownRun, split: str) -> Report | None:
-    """Return the last evaluation of a run's own text, of those the one with the most sequences."""
+    """Return the last evaluation on a run's own text, among those with the most sequences."""
     tables = [
         table
         for table in run.tables()
@@ -172,9 +172,9 @@ def _same_text(measured: list[tuple[KnownRun, Report]], split: str) -> None:
         if other is None and own["draws"] and table["draws"]:  # nothing is drawn for a likelihood
             other = next((key for key in ("draws", "seed", "method") if own.get(key) != table.get(key)), None)
         if other is not None:
-            texts = f"{run.row.run} is measured on other text than {first.row.run}"
-            values = f"its {other} are {table.get(other)}, and {own.get(other)}"
-            remedy = f"evaluate both by `atat eval RUN --split {split} --sequences N`, or make two tables of it"
+            texts = f"{run.row.run} was evaluated on other text than {first.row.run}"
+            values = f"{other} is {table.get(other)} instead of {own.get(other)}"
+            remedy = f"evaluate both with `atat eval RUN --split {split} --sequences N`, or split the table"
             raise CannotShow("rows", f"{texts}: {values}; {remedy}")
 
 
@@ -192,13 +192,13 @@ def _evaluated(key: str, table: Report | None, past: History | None, command: st
 
 
 _LEGEND = (
-    f"Intervals are {100 * LEVEL:g} % by standard errors over held-out items: how far another training would lie is "
-    "not in them; bold: the interval lies apart from all others of its column."
+    f"Brackets are {100 * LEVEL:g} % CIs from standard errors over held-out items, without the variation between "
+    "trainings; bold: the interval does not overlap any other in its column."
 )
 
 
 def tasks_table(wanted: WantedTable) -> Table:
-    """Return a table of scores, with what is published of the same; scores of other items raise `CannotShow`."""
+    """Return a table of scores with published ones; scores on other items raise `CannotShow`."""
     spec: TasksTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     columns = list(directed(spec))
@@ -220,14 +220,14 @@ def tasks_table(wanted: WantedTable) -> Table:
 
 
 def _inline(value: Any, nested: bool = False) -> str:
-    """Return a part as an option takes it: a name, or a table of TOML on one line."""
+    """Return a component as a command-line option: a name, or a TOML table on one line."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key} = {_inline(inner, True)}' for key, inner in value.items())}}}"
     return json.dumps(value, ensure_ascii=False) if nested else str(value)
 
 
 def _result(run: KnownRun, task: Any) -> TaskResult | None:
-    """Return the last result of this task, with all of its parameters."""
+    """Return the last result of this task with the same parameters."""
     wanted = store.finite(unstructure(task))
     results = [result for result in task_results(run.tables()) if result.settings.get("task") == wanted]
     return max(results, key=lambda result: result.step, default=None)
@@ -237,12 +237,12 @@ def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
     for run, score in scores[1:]:
         first, own = scores[0]
         if (score.quantity, score.of) != (own.quantity, own.of):
-            which = f"{column!r} of {run.row.run} is of other items than of {first.row.run}"
-            raise CannotShow("columns", f"{which}, such as other tokens; make two tables of it")
+            which = f"{column!r} of {run.row.run} is for other items, such as other tokens, than {first.row.run}"
+            raise CannotShow("columns", f"{which}; split the table")
 
 
 def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:
-    """Yield a row for each model of which others report the same quantities."""
+    """Yield a row for each model with published values of the same quantities."""
     every = [result.scores[column] for result in found[:1] for column in spec.columns]
     for name in dict.fromkeys(name for score in every for name in score.published):
         values = [score.published.get(name) for score in every]
@@ -250,7 +250,7 @@ def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str,
 
 
 def parameters_table(wanted: WantedTable) -> Table:
-    """Return hyper-parameters: a row for each key, and a column for each experiment, by its run if that is there."""
+    """Return a table of hyperparameters, with a row per key and a column per experiment or trained run."""
     spec: ParametersTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     tables = [dict(leaves(run.folder.table() if run.folder.exists else _table_of(run))) for run in runs]
@@ -258,7 +258,8 @@ def parameters_table(wanted: WantedTable) -> Table:
         if not any(key in table for table in tables):
             known = sorted({name for table in tables for name in table})
             raise CannotShow(
-                "columns", f"no experiment of the rows has {key!r}{nearest(key, known)}; `atat resolve` prints them"
+                "columns",
+                f"the experiments of the rows have no {key!r}{nearest(key, known)}; `atat resolve` lists the keys",
             )
     columns = [Column(key=run.name, heading=run.name) for run in runs]
     rows = [(key, [_parameter(table.get(key)) for table in tables]) for key in spec.columns]
@@ -268,7 +269,9 @@ def parameters_table(wanted: WantedTable) -> Table:
 def _table_of(run: KnownRun) -> Report:
     made = run.experiment()
     if made is None:
-        raise CannotShow("rows", f"{run.row.run} is not there, and its row names no experiment; name one, or train it")
+        raise CannotShow(
+            "rows", f"{run.row.run} does not exist and its row has no experiment; add one, or train the run"
+        )
     return made.to_table()
 
 

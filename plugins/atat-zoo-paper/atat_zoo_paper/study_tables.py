@@ -1,6 +1,6 @@
-"""Tables of studies: their arms, what these pay for gaps, their samplers, and their scores by a task.
+"""Tables of studies: arms, infilled gaps, samplers, and scores in a task.
 
-A study without results is missing, with its command. What a table names and is not there raises `CannotShow`.
+A study without results gives missing cells with its command. Names that do not exist raise `CannotShow`.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ Rows = list[tuple[ArmRow, KnownStudy]]
 def over_runs(
     runs: Sequence[Report], value: Callable[[Report], float | None], relative: bool, intervals: str
 ) -> Interval | None:
-    """Return the mean over runs of a value, with its interval from the standard errors of the bounds.
+    """Return the mean of a value over runs, with an interval from the standard errors of the bounds.
 
-    The error of a bound by its value is that of the nats per token, in nats; `relative` if the value is in another
-    unit, with an error of the same share.
+    The standard error of the nats per token is that of the bound divided by its value. With `relative`, the value has
+    another unit and the same relative error.
     """
     values, bounds = [value(run) for run in runs], [run["bounds"][run["bound"]] for run in runs]
     if None in values or any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
@@ -78,7 +78,7 @@ def over_runs(
 
 
 def nats(run: Report) -> float | None:
-    """Return the nats per token of the bound by which a run is compared."""
+    """Return the nats per token of the bound that compares runs."""
     value: float | None = run["bounds"][run["bound"]]["nats_per_token"]
     return value if run["bounds"][run["bound"]]["value"] is not None else None
 
@@ -92,11 +92,11 @@ def _cost(key: str, digits: str, times: float = 1) -> Callable[[Report, str], Ce
     return lambda arm, _: count(arm[key] and arm[key] * times, digits)
 
 
-EXPONENTIAL = f"e to the {NATS_PER_TOKEN}"
+EXPONENTIAL = f"exp({NATS_PER_TOKEN})"
 # key -> heading, direction, and the cell of an arm. The differences and step multipliers are of the whole study.
 _OF_ARM: dict[str, tuple[str, int, Callable[[Report, str], Cell]]] = {
     "value": (
-        "e to the nats per token",
+        "exp(nats per token)",
         LOWER,
         lambda arm, over: exponential(over_runs(arm["runs"], nats, False, over)),
     ),
@@ -117,20 +117,20 @@ _SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")
 
 
 def arms_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return a table of arms; what it names and is not there raises `CannotShow`."""
+    """Return a table of arms; raises `CannotShow` for a name that does not exist."""
     spec: ArmsTable = wanted.spec
     rows: Rows = []
     for i, row in enumerate(wanted.rows):
         name = row.study or spec.study
         if name is None:
-            raise CannotShow(f"rows[{i}].study", "is missing, and so is the table's; name a study")
+            raise CannotShow(f"rows[{i}].study", "is missing in the row and in the table; set a study")
         rows.append((row, studies.named(name)))
     same_text([known for _, known in rows])
     metrics = list(dict.fromkeys(metric.title for _, known in rows for metric in known.study.held_out.metrics))
     keys = [*_OF_ARM, *_OF_STUDY, *metrics]
     if wrong := [key for key in spec.columns if key not in keys]:
         hint, there = nearest(wrong[0], keys), ", ".join(keys)
-        raise CannotShow("columns", f"a study has no {wrong[0]!r}{hint} (there are: {there})")
+        raise CannotShow("columns", f"a study has no column {wrong[0]!r}{hint} (columns: {there})")
     rows_of = []
     for row, known in rows:
         arm = known.arm(row.arm)
@@ -143,23 +143,23 @@ def arms_table(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _compared_with(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
-    """Say what each row is compared with, where the heading cannot say it of all."""
+    """Yield notes on the reference arm of each row, if the heading does not name it."""
     if any(column.key == "difference" and not column.better for column in columns):
         groups: dict[str, list[str]] = {}
         for row, known in rows:
             if (other := known.against(row)) != row.arm:
                 groups.setdefault(_called(known, other, rows), []).append(row.name or row.arm)
-        yield from (f"The difference is from {other} of: {'; '.join(names)}." for other, names in groups.items())
+        yield from (f"The difference is from {other} for {'; '.join(names)}." for other, names in groups.items())
 
 
 def _how(rows: Rows) -> list[list[Any]]:
-    """Return how each run was trained."""
+    """Return the machine and load of each training."""
     runs = [run for row, known in rows for run in (known.arm(row.arm) or {"runs": ()})["runs"]]
     return [[run[key] for key in ("machine", "computed", "trained_with")] for run in runs]
 
 
 def _called(known: KnownStudy, arm: str, rows: Rows) -> str:
-    """Return what an arm of a study is called in a table."""
+    """Return the label of a study's arm in a table."""
     named = ((row.name, of) for row, of in rows if row.arm == arm)
     return next((name for name, of in named if name and of.study.name == known.study.name), arm)
 
@@ -204,7 +204,7 @@ def _of_arm(key: str, spec: ArmsTable, arm: Report, known: KnownStudy) -> Cell:
 
 
 def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
-    """Return the difference of a row's arm from another."""
+    """Return the difference between a row's arm and another one."""
     assert known.report is not None
     other = known.against(row)
     found = compared(known.report, row.arm, other)
@@ -214,7 +214,7 @@ def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
         others = known.study.against(row.arm)
         hint, there = nearest(other, others), ", ".join(others) or "none"
         which = f"the study {known.study.name!r} does not compare {row.arm!r} with {other!r}"
-        raise CannotShow("rows", f"{which}{hint} (it is compared with: {there})")
+        raise CannotShow("rows", f"{which}{hint} (compared with: {there})")
     if "problem" in found:
         return nothing("not comparable")
     table = found[intervals]
@@ -249,17 +249,17 @@ BOUND = "bound"
 
 
 def gaps_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return what arms pay for gaps; what it names and is not there raises `CannotShow`."""
+    """Return the perplexity of gaps for each arm; raises `CannotShow` for a name that does not exist."""
     spec: GapsTable = wanted.spec
     known = studies.named(spec.study)
     if known.study.gaps is None:
-        raise CannotShow("study", f"{known.study.name!r} has no [gaps]; name a study that prices gaps")
+        raise CannotShow("study", f"the study {known.study.name!r} has no [gaps]; choose a study with gaps")
     parts = {part["what"]: part["rows"] for part in (known.report or {}).get("gaps") or ()}
     for what in spec.columns if parts else ():
         if what not in parts:
-            there = f"(there are: {', '.join(parts)})"
+            there = f"(gaps: {', '.join(parts)})"
             raise CannotShow(
-                "columns", f"the study {known.study.name!r} has no {what!r}{nearest(what, list(parts))} {there}"
+                "columns", f"the study {known.study.name!r} has no gap {what!r}{nearest(what, list(parts))} {there}"
             )
     rows = []
     for row in wanted.rows:
@@ -271,18 +271,18 @@ def gaps_table(wanted: WantedTable, studies: Studies) -> Table:
             cells = [of_seeds(cell, len(arm["runs"]), len(known.study.seeds[row.arm]), known.command) for cell in cells]
         rows.append((row.name or row.arm, cells))
     columns = [Column(key=what, heading=what) for what in spec.columns]
-    notes = [f"e to the nats per token of what is to be written, given the rest. {legend(spec.intervals)}"]
+    notes = [f"exp(nats per token) of the gap, given the rest of the text. {legend(spec.intervals)}"]
     return filled(spec, "arm", columns, rows, notes)
 
 
 def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Report]) -> Cell:
-    """Return what an arm pays, or how far that is from what the baseline pays."""
+    """Return an arm's perplexity, or its difference from the baseline."""
     found = next((each for each in part if each["arm"] == row.arm and by(each) == row.by), None)
     if found is None:
         known_by = [by(each) for each in part if each["arm"] == row.arm]
         hint = nearest(row.by, known_by)
         raise CannotShow(
-            "rows", f"{row.arm!r} has no price by {row.by!r}{hint} (there are: {', '.join(known_by) or 'none'})"
+            "rows", f"{row.arm!r} has no value for {row.by!r}{hint} (values for: {', '.join(known_by) or 'none'})"
         )
     if row.against is None:
         if None in found["values"]:
@@ -295,19 +295,19 @@ def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Report]) ->
         known_by = [by(each) for each in found["against"]]
         hint, there = nearest(row.against, known_by), ", ".join(known_by) or "none"
         raise CannotShow(
-            "rows", f"{row.arm!r} is not compared with {row.against!r} of the baseline{hint} (there are: {there})"
+            "rows", f"{row.arm!r} is not compared with {row.against!r} of the baseline{hint} (compared with: {there})"
         )
     table = against[spec.intervals]
     return change(table) if table else missing(known.command)
 
 
 def gap_difference(row: Report, against: str) -> Report | None:
-    """Return the difference of a price from the baseline's by a sampler or the bound."""
+    """Return a row's difference from the baseline's value for a sampler or the bound."""
     return next((each for each in row["against"] if by(each) == against), None)
 
 
 def by(row: Report) -> str:
-    """Return what a price is of: the name of a sampler, or the bound."""
+    """Return the name of a value's sampler, or `bound`."""
     return row["by"]["use"] if row["by"] else BOUND
 
 
@@ -324,24 +324,27 @@ COLUMNS = {
 
 
 def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return what the samplers of a study do; what it names and is not there raises `CannotShow`."""
+    """Return a table of samplers; raises `CannotShow` for a name that does not exist."""
     spec: SamplersTable = wanted.spec
     if unknown := next((key for key in spec.columns if key not in COLUMNS), None):
         hint = nearest(unknown, list(COLUMNS))
-        raise CannotShow("columns", f"{unknown!r} is no column of samplers{hint} (there are: {', '.join(COLUMNS)})")
+        raise CannotShow("columns", f"samplers have no column {unknown!r}{hint} (columns: {', '.join(COLUMNS)})")
     known = studies.named(spec.study)
     wants = known.study.samplers
     if wants is None:
-        raise CannotShow("study", f"{known.study.name!r} has no [samplers]; name a study that compares samplers")
+        raise CannotShow("study", f"the study {known.study.name!r} has no [samplers]; choose a study with samplers")
     of_arms = {each["arm"]: each for each in (known.report or {}).get("samplers") or ()}
     rows = []
     for row in wanted.rows:
         if row.arm not in wants.arms:
-            there = f"{nearest(row.arm, wants.arms)} (there are: {', '.join(wants.arms)})"
-            raise CannotShow("rows", f"the study {known.study.name!r} has no samplers of the arm {row.arm!r}{there}")
+            there = f"{nearest(row.arm, wants.arms)} (arms: {', '.join(wants.arms)})"
+            raise CannotShow(
+                "rows", f"the study {known.study.name!r} compares no samplers of the arm {row.arm!r}{there}"
+            )
         if row.sampler > len(wants.each):
             raise CannotShow(
-                "rows", f"the study {known.study.name!r} has {len(wants.each)} samplers, and no {row.sampler}"
+                "rows",
+                f"the study {known.study.name!r} has {len(wants.each)} samplers, too few for sampler = {row.sampler}",
             )
         seeds_enough(spec, row.arm, known, spec.columns)
         cells = [_sampler_cell(key, spec, known, of_arms.get(row.arm), row.sampler - 1) for key in spec.columns]
@@ -349,16 +352,16 @@ def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
             seeds = len(found["seeds"]), len(known.study.seeds[row.arm])
             cells = [of_seeds(cell, *seeds, known.command) for cell in cells]
         rows.append((row.name or f"{row.arm}, {wants.each[row.sampler - 1].name}", cells))
-    notes = [f"e to the nats per token of held-out text along the sampler's own order. {legend(spec.intervals)}"]
+    notes = [f"exp(nats per token) of held-out text in the sampler's own order. {legend(spec.intervals)}"]
     columns = [COLUMNS[key] for key in spec.columns]
     return filled(spec, "sampler", columns, rows, notes)
 
 
 def axis_of(study: Study) -> tuple[str, list[float]] | None:
-    """Return the one number in which a study's samplers differ, by name, and its value in each; None if it is no one.
+    """Return the only parameter in which a study's samplers differ, and its values; None if several differ.
 
-    What stands in several places, as the threshold of tokens per step and that of a stop, is one if it is everywhere
-    the same.
+    A value that several keys share, such as the threshold of tokens per step and of a stopping rule, counts as one
+    parameter.
     """
     tables = [dict(leaves(unstructure(each))) for each in (study.samplers.each if study.samplers else ())]
     keys = [key for key in tables[0] if len({repr(table.get(key)) for table in tables}) > 1] if tables else []
@@ -377,9 +380,9 @@ def axis_of(study: Study) -> tuple[str, list[float]] | None:
 
 
 def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell, bool]] | None:
-    """Return what texts cost an arm for each value in which its samplers differ: label, cell, whether it is the first.
+    """Return an arm's results over the differing parameter: label, cell, whether it is the first.
 
-    None for an arm without results. Only differences have intervals.
+    An arm without results gives None. Only differences have intervals.
     """
     axis = axis_of(known.study)
     found = next((each for each in (known.report or {}).get("samplers") or () if each["arm"] == arm), None)
@@ -421,12 +424,12 @@ def _sampler_cell(
 
 
 def scores_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return what the arms of a study score; what it names and is not there raises `CannotShow`."""
+    """Return a table of scores; raises `CannotShow` for a name that does not exist."""
     spec: ScoresTable = wanted.spec
     known = studies.named(spec.study)
     tasks = [task.name for task in known.study.held_out.tasks]
     if spec.task not in tasks:
-        there = f"{nearest(spec.task, tasks)} (there are: {', '.join(tasks) or 'none'})"
+        there = f"{nearest(spec.task, tasks)} (tasks: {', '.join(tasks) or 'none'})"
         raise CannotShow("task", f"the study {known.study.name!r} has no task {spec.task!r}{there}")
     columns = list(directed(spec))
     measured = (known.report or {}).get("tasks") or ()
@@ -450,7 +453,7 @@ def scores_table(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _score(spec: ScoresTable, score: Report, row: Report) -> Cell:
-    """Return the mean over seeds, with its interval where there are errors over items."""
+    """Return the mean score over seeds, with an interval if there are errors over items."""
     values = row["values"]
     if None in values:
         return nothing("not finite")

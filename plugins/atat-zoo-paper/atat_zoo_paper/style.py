@@ -1,7 +1,7 @@
-"""How figures for a paper look: as wide as a column, letters that are readable there, on a white ground.
+"""Style of a paper's figures: the width of a column, readable letters and a white background.
 
-The colours are the `PALETTE` of the report. The same rows give the same SVG; in a PDF
-whose text needs several fonts their order may differ.
+Colours are the `PALETTE` of the report. Equal rows give equal SVG; the order of fonts in a PDF
+may differ if a text needs several.
 """
 
 import re
@@ -35,12 +35,12 @@ CONFIG: Any = {
 
 
 def chart(rows: Any, height: float | alt.Step = 110) -> alt.Chart:
-    """Return a chart of rows."""
+    """Return an Altair chart of rows."""
     return alt.Chart(alt.InlineData(values=list(rows))).properties(height=height)
 
 
 def files(drawn: Chart, said: str = "", width: int = WIDTH) -> dict[str, bytes]:
-    """Return a figure as PDF and SVG, by the endings of their names; what is `said` is in the SVG's description."""
+    """Return a figure as PDF and SVG by file ending; `said` becomes the SVG's description."""
     import vl_convert
 
     if not isinstance(drawn, alt.VConcatChart | alt.ConcatChart):

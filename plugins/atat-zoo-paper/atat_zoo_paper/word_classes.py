@@ -1,8 +1,8 @@
-"""The class of a word by its spelling: small lists of English words, capitals, digits. Imports no torch.
+"""Word classes by spelling: lists of English function words, capitals and digits. Does not import torch.
 
-A name is a word with a capital that does not begin a sentence; at the beginning a capital tells nothing, and a name
-there counts as a content word, as do all names of a text without capitals. The full stop of an abbreviation, or of
-an initial, ends no sentence.
+A name is a capitalised word that does not begin a sentence. Names at the beginning of a sentence, and all names of a
+text without capitals, count as content words. The full stop of an abbreviation or an initial does not end a
+sentence.
 """
 
 import re
@@ -29,9 +29,9 @@ def _lists() -> dict[str, frozenset[str]]:
 
 
 def word_classes(tokens: Sequence[str]) -> list[int | None]:
-    """Return the class of each token of a text, a number of `CLASSES`: that of the word which it begins or goes on.
+    """Return the class of each token of a text, an index of `CLASSES`: that of the word it begins or continues.
 
-    The tokens are decoded one by one. One without a visible character has None.
+    Tokens are decoded one by one. A token without a visible character has the class None.
     """
     at = [None if character.isspace() else PUNCTUATION for character in "".join(tokens)]
     for begin, end, number in _pieces("".join(tokens)):
@@ -48,7 +48,7 @@ def _first(span: Iterable[int | None]) -> int | None:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield where each word, number and mark begins and ends, and its class."""
+    """Yield the start, end and class of each word, number and punctuation mark."""
     begins, last, before = True, 0, ""  # whether a sentence begins, and what stands before
     for found in _PIECE.finditer(text):
         begin, end = found.span()

@@ -98,9 +98,9 @@ def test_samplers_that_differ_in_one_number_have_an_axis(place, other, axis):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "sensitivity"}, "figure[0].study: 'sets_budgets' has no [grid] and no [sweep]"),
-        ({"study": "sets"}, "figure[0].study: 'sets' has no budgets"),
-        ({"arms": ["sets-450"]}, "figure[0].arms: 'sets-450' of the study 'sets_budgets' has no budgets"),
+        ({"kind": "sensitivity"}, "figure[0].study: the study 'sets_budgets' has neither [grid] nor [sweep]"),
+        ({"study": "sets"}, "figure[0].study: the study 'sets' has no budgets"),
+        ({"arms": ["sets-450"]}, "figure[0].arms: arm 'sets-450' of the study 'sets_budgets' has no budgets"),
         ({"kind": "arms", "arms": ["sets-450"]}, "does not compare 'sets-450' with its baseline 'mdlm'"),
         ({"intervals": "both"}, "has one seed"),
     ],

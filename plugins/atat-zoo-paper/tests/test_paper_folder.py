@@ -137,7 +137,7 @@ def test_a_study_of_ones_own_is_read_where_it_left_its_results(place):
     mine = place.root / "mine.toml"
     mine.write_text(file.read_text())
     study = load_study(mine)
-    with pytest.raises(UserError, match=r"results: there is no folder .*; run `atat study` first"):
+    with pytest.raises(UserError, match=r"results: the folder .* does not exist; run `atat study` first"):
         fill(load(place.manifest({**ARMS, "study": str(mine)})))
     with contextlib.chdir(place.root):
         study.folder.mkdir(parents=True)

@@ -35,7 +35,7 @@ def test_a_changed_value_is_in_every_form(place):
     assert "| −1.2 % [−2.3, +0.1] |" in markdown
     assert r"$-$1.2~\% {[}$-$2.3, +0.1{]}" in tex
     claims = place.text("results.tex")
-    assert r"sets\_417 and MDLM cannot be told apart in e to the nats per token (sets bound of one, " in claims
+    assert r"sets\_417 and MDLM do not differ significantly in exp(nats per token) (sets bound and " in claims
     assert "autoregressive is lower than MDLM in perplexity" in claims
 
 
@@ -133,8 +133,8 @@ def test_a_difference_of_prices_has_the_interval_that_is_asked_for(place, interv
     assert against["both"]["percent_low"] < against["sequences"]["percent_low"]
     said = place.text("results.tex")
     assert ("over seeds and sequences" in said) is (intervals == "both")
-    assert re.search(r"ATAT in turns .+ MDLM\\_bound in the price of the whole", said)
-    assert re.search(r"ATAT in turns .+ mdlm by the sampler strided in", said)  # of which there is no row
+    assert re.search(r"ATAT in turns .+ MDLM\\_bound in the perplexity of the whole", said)
+    assert re.search(r"ATAT in turns .+ mdlm \(sampler strided\) in", said)  # of which there is no row
 
 
 SAMPLERS = {"data": "samplers", "study": "system", "label": "samplers", "caption": "Samplers."}
@@ -207,22 +207,26 @@ def test_a_score_is_its_mean_over_seeds_and_an_arm_without_one_is_missing(place,
 @pytest.mark.parametrize(
     ("table", "change", "said"),
     [
-        (ARMS, {"columns": ["valeu"]}, "table[0].columns: a study has no 'valeu'; did you mean 'value'?"),
-        (ARMS, {"columns": []}, "table[0].columns: there are none"),
+        (ARMS, {"columns": ["valeu"]}, "table[0].columns: a study has no column 'valeu'; did you mean 'value'?"),
+        (ARMS, {"columns": []}, "table[0].columns: expected at least one column"),
         (ARMS, {"rows": [{"arm": "set"}]}, "rows: the study 'sets' has no arm 'set'; did you mean 'sets'?"),
         (ARMS, {"rows": [{"arm": "sets", "nmae": "x"}]}, "rows[0].nmae: is not a parameter of 'table[0].rows[0]'"),
-        (ARMS, {"rows": [{"arm": "sets", "against": "atat"}]}, "'sets' with 'atat' (it is compared with: mdlm)"),
-        (ARMS, {"rows": [{"arm": "sets"}, {"arm": "mdlm", "study": "sets_256"}]}, "on other text"),
-        (ARMS, {"rows": [{"arm": "mdlm", "study": "longer"}]}, "has one seed, and there is no interval over seeds"),
-        (ARMS, {"label": "A b"}, "table[0].label: expected small letters, digits and hyphens"),
+        (ARMS, {"rows": [{"arm": "sets", "against": "atat"}]}, "'sets' with 'atat' (compared with: mdlm)"),
+        (ARMS, {"rows": [{"arm": "sets"}, {"arm": "mdlm", "study": "sets_256"}]}, "has other held-out text"),
+        (ARMS, {"rows": [{"arm": "mdlm", "study": "longer"}]}, "has one seed, so intervals cannot be over seeds"),
+        (ARMS, {"label": "A b"}, "table[0].label: expected lower-case letters, digits and hyphens"),
         (ARMS, {"data": "studies"}, "table[0].data: expected study | gaps | samplers | scores | evaluations | tasks"),
-        (SAMPLERS, {"columns": ["values"]}, "'values' is no column of samplers; did you mean 'value'?"),
-        (SAMPLERS, {"study": "sets"}, "table[0].study: 'sets' has no [samplers]"),
+        (SAMPLERS, {"columns": ["values"]}, "samplers have no column 'values'; did you mean 'value'?"),
+        (SAMPLERS, {"study": "sets"}, "table[0].study: the study 'sets' has no [samplers]"),
         (SAMPLERS, {"rows": [{"arm": "all_part", "sampler": 1}]}, "the arm 'all_part'; did you mean 'all_parts'?"),
-        (SAMPLERS, {"rows": [{"arm": "all_parts", "sampler": 4}]}, "the study 'system' has 3 samplers, and no 4"),
-        (SCORES, {"task": "infill"}, "has no task 'infill'; did you mean 'infilling'? (there are: infilling)"),
+        (
+            SAMPLERS,
+            {"rows": [{"arm": "all_parts", "sampler": 4}]},
+            "the study 'system' has 3 samplers, too few for sampler = 4",
+        ),
+        (SCORES, {"task": "infill"}, "has no task 'infill'; did you mean 'infilling'? (tasks: infilling)"),
         (SCORES, {"columns": ["prize"], "higher": []}, "'infilling' has no score 'prize'; did you mean 'price'?"),
-        (SCORES, {"lower": ["prices"]}, "'prices' is no column; did you mean 'price'?"),
+        (SCORES, {"lower": ["prices"]}, "the table has no column 'prices'; did you mean 'price'?"),
     ],
 )
 def test_a_table_that_cannot_be_is_one_sentence(place, scores, table, change, said):
@@ -235,9 +239,9 @@ def test_a_table_that_cannot_be_is_one_sentence(place, scores, table, change, sa
     ("change", "said"),
     [
         ({"source": "Sahoo et al., 2024"}, "source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300"),
-        ({"table": "mian"}, "cited[0].table: there is no table 'mian'; did you mean 'main'?"),
-        ({"value": 1.0}, "value and column: name both, or neither where nothing is comparable"),
-        ({"value": 1.0, "column": "valu"}, "cited[0].column: 'valu' is no column of 'main'; did you mean 'value'?"),
+        ({"table": "mian"}, "cited[0].table: unknown table 'mian'; did you mean 'main'?"),
+        ({"value": 1.0}, "set both value and column, or neither if nothing is comparable"),
+        ({"value": 1.0, "column": "valu"}, "cited[0].column: table 'main' has no column 'valu'; did you mean 'value'?"),
     ],
 )
 def test_a_cited_row_has_a_source_and_a_place(place, change, said):
@@ -246,6 +250,6 @@ def test_a_cited_row_has_a_source_and_a_place(place, change, said):
 
 def test_damaged_results_are_refused(place):
     place.study("sets", lambda report: report["arms"]["sets"].pop("runs"))
-    place.refused("table[0]: results that it names are damaged", ARMS)
+    place.refused("table[0]: its results are damaged", ARMS)
     (place.results / "sets.json").write_text("{")
     place.refused("cannot be read", ARMS)

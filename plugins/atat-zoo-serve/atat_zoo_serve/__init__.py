@@ -1,6 +1,6 @@
-"""A model over HTTP: `app.py` answers, `request_fields.py` says what may be asked for, `batching.py` writes.
+"""HTTP server of a model: `app.py` answers, `request_fields.py` validates requests, `batching.py` generates.
 
-Nothing of FastAPI or torch is imported here, so that a mistake on the command line is refused at once.
+This module imports neither FastAPI nor torch, so that command-line errors are reported at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What one request, and all of them together, may ask for."""
+    """Limits of one request and of all requests together."""
 
     longest: int = 2048  # tokens of a text, the given ones and special tokens included
     batch_size: int = 64  # texts of a request, and texts that are written together

@@ -1,4 +1,4 @@
-"""The server: its routes, how a request waits for its texts, whom it answers, and how much of a request it reads."""
+"""The server: its routes, the waiting of requests for their texts, access control, and limits on request size."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _T = TypeVar("_T")
 _HERE = "atat_zoo_serve"
 # By which this machine is called here. Another name that leads here is that of a page that wants to use the model.
 _NAMES = ("localhost", "127.0.0.1", "::1")
-_LATE = "this takes longer than a request may here; ask for fewer or shorter texts, or for fewer steps"
+_LATE = "the request exceeds the server's time limit; request fewer or shorter texts, or fewer steps"
 
 
 def application(service: Service) -> FastAPI:
-    """Return the server of a model."""
+    """Return the web application that serves a model."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -65,7 +65,7 @@ def application(service: Service) -> FastAPI:
     @web.get("/health")
     async def health() -> Json:
         if not service.worker.alive:
-            raise RefusedError(503, "the thread that writes has ended; start the server again")
+            raise RefusedError(503, "the thread that generates has ended; restart the server")
         return Json({"status": "ok", "waiting": service.worker.queue, "writing": service.worker.writing})
 
     @web.get("/v1/models")
@@ -116,8 +116,8 @@ async def _answered(
     try:
         service.worker.submit(job)
     except BusyError:
-        waiting = f"{service.limits.waiting} requests wait, and no more may"
-        raise RefusedError(429, f"{waiting}; ask again in a while") from None
+        waiting = f"the queue is full ({service.limits.waiting} requests)"
+        raise RefusedError(429, f"{waiting}; try again later") from None
     except StoppedError as error:
         raise refusal(error) from None
     try:
@@ -147,7 +147,7 @@ async def _whole(answer: Answer, events: asyncio.Queue[Event]) -> None:
 
 
 async def _attended(request: Request, late: float, work: Awaitable[_T]) -> _T:
-    """Return the result of some work, unless it takes too long or nobody waits for it any more."""
+    """Return the result of an awaitable, unless it exceeds the time limit or the client disconnects."""
 
     async def away() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -159,7 +159,7 @@ async def _attended(request: Request, late: float, work: Awaitable[_T]) -> _T:
         await asyncio.wait((working, leaving), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise RefusedError(499, "the client has gone away") if leaving.done() else RefusedError(408, _LATE)
+        raise RefusedError(499, "the client disconnected") if leaving.done() else RefusedError(408, _LATE)
     finally:
         working.cancel()
         leaving.cancel()
@@ -196,7 +196,7 @@ def _event(table: dict[str, Any]) -> str:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; `end` is called when they have ended, or the client has gone away."""
+    """Stream of server-sent events; `end` is called when it ends or the client disconnects."""
 
     def __init__(self, chunks: AsyncIterator[str], end: Callable[[], None]) -> None:
         super().__init__(chunks, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -212,7 +212,7 @@ class EventStream(StreamingResponse):
 
 def _same_model(service: Service, name: str) -> None:
     if name != service.name:
-        said = f"there is no model {clip(name)!r} here; name {service.name!r}, or none"
+        said = f"unknown model {clip(name)!r}; use {service.name!r}, or leave model out"
         raise RefusedError(404, said, "model", "model_not_found")
 
 
@@ -220,20 +220,20 @@ def _same_model(service: Service, name: str) -> None:
 
 
 class Guard:
-    """Answers only who may ask, and reads no more of a request than may be."""
+    """Middleware that checks access and limits the size and time of a request."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the server answer."""
+        """Refuse a request, or pass it to the server."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
         left = self.service.limits.body
-        slow = f"a request has to be sent within {self.service.limits.arriving:g} s here; send a shorter text"
-        large = f"a request has at most {left:,} bytes here; send a shorter text"
+        slow = f"the request did not arrive within {self.service.limits.arriving:g} s; send a shorter text"
+        large = f"the request exceeds {left:,} bytes; send a shorter text"
 
         late: float | None = asyncio.get_running_loop().time() + self.service.limits.arriving
 
@@ -255,27 +255,27 @@ class Guard:
             if int(headers.get("content-length", b"0")) > left:
                 raise RefusedError(413, large)
         except (RefusedError, ValueError) as error:
-            refused = error if isinstance(error, RefusedError) else RefusedError(400, "content-length is no number")
+            refused = error if isinstance(error, RefusedError) else RefusedError(400, "content-length is not a number")
             await (await explained(Request(scope), refused))(scope, receive, send)
             return
         await self.app(scope, within, send)
 
     def check(self, path: str, headers: dict[str, bytes]) -> None:
-        """Refuse pages of elsewhere, and who has not the key."""
+        """Raise a `RefusedError` for other hosts and for requests without the key."""
         host = None
         with suppress(ValueError):
             host = urlsplit(f"//{headers.get('host', b'').decode('latin-1')}").hostname
         if self.service.here and host not in _NAMES:
-            raise RefusedError(403, "this server is for this machine only; begin it with --host to answer others")
+            raise RefusedError(403, "this server only answers this machine; start it with --host to answer others")
         key = self.service.key
         if key is not None and path.startswith("/v1/"):
             given = headers.get("authorization", b"")
             if not hmac.compare_digest(given, f"Bearer {key}".encode()):
-                raise RefusedError(401, "this server asks for a key; send the header Authorization: Bearer KEY")
+                raise RefusedError(401, "the API key is missing or wrong; send the header Authorization: Bearer KEY")
 
 
 def page(name: str, about: dict[str, Any], *, keyed: bool) -> tuple[str, str]:
-    """Return the page of a model, of which it says what is `about` it, and its content security policy."""
+    """Return the web page of a model with the information `about` it, and its content security policy."""
     script = alone(asset("page.js", _HERE))
     allowed = policy(script, connect="'self'")
     parts = {

@@ -1,8 +1,8 @@
-"""Requests to batches: one thread owns the model, and writes together what can be written together.
+"""Batching of requests: one thread owns the model and generates compatible texts together.
 
-Texts share a batch if they have the same length, the same sampler, and a leading space at the same positions. Each
-draws by its own seed and number, so its text is the same whatever it shares a batch with, but for the rounding of a
-network that computes several texts at once.
+Texts share a batch if they have the same length, the same sampler, and leading spaces at the same positions. Each text
+depends on its own seed and number only, not on its batch, except for the rounding of a network that computes several
+texts at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atat_zoo.registry.spec import unstructure
 
 @attrs.frozen(kw_only=True, eq=False)
 class WantedText:
-    """A text to be written: the `index` of it in its request, and its `number` under the request's seed."""
+    """Text to generate: its `index` in the request, and its `number` under the request's seed."""
 
     index: int
     number: int
@@ -32,13 +32,13 @@ class WantedText:
 
     @cached_property
     def form(self) -> tuple[int, tuple[int, ...]]:
-        """Tokens of the text, L, and the positions whose token must begin with a space."""
+        """Number of tokens L, and the positions whose token must begin with a space."""
         return sum(map(len, self.layout.pieces)) + sum(self.lengths), self.layout.opening(self.lengths)
 
 
 @attrs.frozen
 class Drawn:
-    """A step of a text: tokens at some positions; the mask's id where one was masked again."""
+    """Decoding step of a text: tokens at some positions; the mask's id at remasked ones."""
 
     text: WantedText
     positions: list[int]
@@ -47,7 +47,7 @@ class Drawn:
 
 @attrs.frozen
 class Done:
-    """A text that is complete, int64 [L] as a list, and the network evaluations that it took."""
+    """Completed text, int64 [L] as a list, and its number of network evaluations."""
 
     text: WantedText
     tokens: list[int]
@@ -56,7 +56,7 @@ class Done:
 
 @attrs.frozen
 class Failed:
-    """The end of a job that cannot be done."""
+    """Failed job, with its error."""
 
     error: Exception
 
@@ -65,22 +65,22 @@ Event = Drawn | Done | Failed
 
 
 class GoneError(Exception):
-    """Nobody waits any more for what is being computed."""
+    """Error in a computation whose client has disconnected."""
 
 
 class BusyError(Exception):
-    """As many requests wait as may wait."""
+    """Error for a job that does not fit into the queue."""
 
 
 class StoppedError(Exception):
-    """The server ends, and writes no more."""
+    """Error for a job after the server has stopped."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Job:
-    """The texts of a request. The worker's thread calls `tell` with what happens to them, of steps if it `follows`.
+    """Texts of a request. The worker's thread calls `tell` with its events, including steps if `follows` is set.
 
-    `begin` returns the texts; it is called in that thread, as it takes the model if the job `weighs` lengths of gaps.
+    `begin` returns the texts; the worker's thread calls it, because jobs that `weighs` marks use the model in it.
     """
 
     sampler: Sampler
@@ -97,7 +97,7 @@ class Job:
         self.how = json.dumps(unstructure(self.sampler), sort_keys=True)
 
     def check(self) -> None:
-        """Raise `GoneError` if it is gone."""
+        """Raise `GoneError` if the job was cancelled."""
         if self.gone:
             raise GoneError
 
@@ -106,7 +106,7 @@ Batch = list[tuple[Job, WantedText]]
 
 
 class Worker:
-    """Writes the texts of jobs, the oldest first, up to `batch_size` at once; `waiting` jobs may wait."""
+    """Worker that generates the texts of jobs, oldest first, in batches; at most `waiting` jobs can queue."""
 
     def __init__(self, text_generator: TextGenerator, *, batch_size: int, waiting: int) -> None:
         self.text_generator, self.batch_size, self.waiting = text_generator, batch_size, waiting
@@ -122,7 +122,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Give up all jobs, and take no others; the thread ends at the next step."""
+        """Cancel all jobs and accept no more; the thread ends at the next step."""
         with self._changed:
             self._open = False
             for job in {id(job): job for job in (*self._jobs, *(job for job, _ in self._batch))}.values():
@@ -131,23 +131,23 @@ class Worker:
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop, and wait for the end of the thread."""
+        """Stop, and wait until the thread ends."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     @property
     def queue(self) -> int:
-        """How many jobs wait."""
+        """Number of jobs in the queue."""
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
-        """Take a job; raises `BusyError` if too many wait, and `StoppedError` at the end."""
+        """Add a job to the queue; raises `BusyError` if it is full, and `StoppedError` after `stop`."""
         with self._changed:
             if not self._open:
                 raise StoppedError
@@ -157,7 +157,7 @@ class Worker:
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
-        """Give up a job: its place among those that wait is free now, and in its batch at the next step."""
+        """Cancel a job: it leaves the queue at once, and its batch at the next step."""
         with self._changed:
             job.gone = True
             self._jobs = [other for other in self._jobs if other is not job]
@@ -171,7 +171,7 @@ class Worker:
             self.turn()
 
     def turn(self) -> None:
-        """Write one batch: the first text that waits, and those like it."""
+        """Generate one batch: the oldest text in the queue, and those compatible with it."""
         with self._changed:
             jobs = list(self._jobs)
         for job in jobs:
@@ -185,7 +185,7 @@ class Worker:
         self.writing = 0
 
     def _take(self) -> Batch:
-        """Return the next batch, and leave the rest waiting."""
+        """Return the next batch, and leave the other texts in the queue."""
         with self._changed:
             waiting = [(job, text) for job in self._jobs for text in job.texts or ()]
             alike = [(text.form, job.how) for job, text in waiting]
@@ -198,7 +198,7 @@ class Worker:
             return batch
 
     def _try(self, batch: Batch) -> None:
-        """Write a batch, if there is one; if it fails, its jobs one by one, as only some may be at fault."""
+        """Generate a batch, if there is one; if it fails, generate its jobs one by one to find those at fault."""
         try:
             if batch:
                 self._write(batch)

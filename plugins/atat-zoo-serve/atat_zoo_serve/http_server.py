@@ -1,6 +1,6 @@
-"""The web server of a model: how many connections it holds, how long a request may arrive, and how it ends.
+"""The web server of a model, with limits on connections and on the duration of requests.
 
-uvicorn's own `limit_concurrency` counts connections that say nothing, and refuses everybody once there are enough.
+uvicorn's own `limit_concurrency` counts idle connections, and refuses every client once there are enough of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QUEUE = 1024  # connections that the system keeps until they are accepted
 
 
 class Server(uvicorn.Server):
-    """Serves a model until Ctrl-C or SIGTERM, and then ends each answer in progress with an error."""
+    """Server that runs until Ctrl-C or SIGTERM, and then ends each unfinished response with an error."""
 
     def __init__(self, service: Service) -> None:
         connection: Any = partial(Connection, limits=service.limits)
@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
     @contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while this is open; uvicorn raises them again afterwards, which is no clean end."""
+        """Handle signals in this context; uvicorn would raise them again afterwards, which is not a clean exit."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -87,15 +87,15 @@ class Server(uvicorn.Server):
 
 
 def _files() -> int:
-    """Return how many files this process may have open."""
+    """Return the maximum number of open files of this process."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if most == resource.RLIM_INFINITY else most  # which is -1
 
 
 class Connection(H11Protocol):
-    """A connection that must send each request, and read each answer, within a time.
+    """Connection with a time limit for sending each request and reading each response.
 
-    Where there are too many, the one that has sent no whole request for longest makes room for the new one.
+    If there are too many connections, the one that has been idle longest is closed for a new one.
     """
 
     def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
@@ -106,7 +106,7 @@ class Connection(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether the server waits for a request, or the rest of one."""
+        """Whether the server waits for a request, or for the rest of one."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     @override
@@ -122,7 +122,7 @@ class Connection(H11Protocol):
                 self._refuse()
 
     def _refuse(self) -> None:
-        body = Json(table_of(RefusedError(503, "this server has too many connections; ask again in a while"))).body
+        body = Json(table_of(RefusedError(503, "the server has too many connections; try again later"))).body
         head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         self.transport.write(f"{head}Retry-After: 1\r\nConnection: close\r\n\r\n".encode() + bytes(body))
         self.transport.close()

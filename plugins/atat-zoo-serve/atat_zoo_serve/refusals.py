@@ -1,4 +1,4 @@
-"""What is refused, by a status and a sentence, in OpenAI's form."""
+"""Errors of the API: a status and a message, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *I
 _ROUTES = "GET /health or /v1/models, or POST /v1/completions, /v1/chat/completions or /v1/infill"
 # Of the framework's own refusals.
 _SENTENCES = {
-    400: "the request cannot be read; send JSON that is not nested deeply",
-    404: f"there is nothing here; {_ROUTES}",
-    405: f"this is asked by another method; {_ROUTES}; pages of another origin may ask if --cors names it",
+    400: "the request cannot be parsed; send JSON without deep nesting",
+    404: f"unknown path; use {_ROUTES}",
+    405: f"method not allowed; use {_ROUTES}; for pages of another origin, start the server with --cors",
 }
 
 
 class RefusedError(Exception):
-    """A request that is answered by a status and a sentence."""
+    """Error with a status and a message for the client."""
 
     def __init__(self, status: int, sentence: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(sentence)
@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 class Json(Response):
-    """JSON of any text: halves of surrogate pairs, which UTF-8 has not, are escaped."""
+    """JSON response in which halves of surrogate pairs, which UTF-8 cannot encode, are escaped."""
 
     media_type = "application/json"
 
@@ -52,7 +52,7 @@ class Json(Response):
 
 
 def refusal(error: Exception) -> RefusedError:
-    """Return an error as a status and a sentence."""
+    """Return an error as a status and a message."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, RequestValidationError):
@@ -64,26 +64,26 @@ def refusal(error: Exception) -> RefusedError:
         param = next((field for field in _FIELDS if str(error).startswith(f"{field}:")), None)
         return RefusedError(413 if isinstance(error, TooLargeError) else 400, str(error), param, code)
     if isinstance(error, StoppedError):
-        return RefusedError(503, "the server has been stopped; ask again once it runs")
+        return RefusedError(503, "the server has stopped; try again after it restarts")
     if ran_out(error):
-        return RefusedError(413, "this takes more memory than there is; ask for fewer or shorter texts")
-    return RefusedError(500, "this is a mistake of the server, and its terminal says where")
+        return RefusedError(413, "the request exceeds the available memory; request fewer or shorter texts")
+    return RefusedError(500, "internal error; see the server's terminal")
 
 
 def _malformed(error: RequestValidationError) -> RefusedError:
-    """Return the first problem of each field, of some fields, as sentences."""
+    """Return the first problem of each invalid field, for a limited number of fields."""
     problems: dict[str, str] = {}
     for problem in error.errors()[:_PROBLEMS]:
         _, *path = problem["loc"]
         kind, name = problem["type"], ".".join(clip(each) for each in path if isinstance(each, str))
         text = problem["msg"][:1].lower() + problem["msg"][1:]
         if kind == "json_invalid":
-            name, text = "", f"the request is no JSON: {problem['ctx']['error']}"
+            name, text = "", f"the request is not valid JSON: {problem['ctx']['error']}"
         elif not name:
-            text = "the request is no JSON object; send one, with the header Content-Type: application/json"
+            text = "the request is not a JSON object; send one, with the header Content-Type: application/json"
         elif kind == "extra_forbidden":
             known = list(StreamOptions.model_fields) if len(path) > 1 else _FIELDS
-            text = f"is no field of this request{nearest(path[-1], known)}"
+            text = f"is not a field of this request{nearest(path[-1], known)}"
         elif kind == "missing":
             text = "is missing"
         problems.setdefault(name, f"{name}: {text}" if name else text)
@@ -91,12 +91,12 @@ def _malformed(error: RequestValidationError) -> RefusedError:
 
 
 def table_of(refused: RefusedError) -> dict[str, Any]:
-    """Return an error in OpenAI's form, with its types: a request too many is one of `requests`."""
+    """Return an error in OpenAI's format with its type, such as `requests` for status 429."""
     kind = "server_error" if refused.status >= 500 else "requests" if refused.status == 429 else "invalid_request_error"
     return {"error": {"message": refused.sentence, "type": kind, "param": refused.param, "code": refused.code}}
 
 
 async def explained(_: Request, error: Exception) -> Json:
-    """Answer with the sentence of an error."""
+    """Return the response for an error."""
     refused = refusal(error)
     return Json(table_of(refused), refused.status, _HEADERS.get(refused.status))

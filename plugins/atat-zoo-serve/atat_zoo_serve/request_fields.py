@@ -1,7 +1,7 @@
-"""What a request may ask for: the fields of the three endpoints that write, checked, each mistake a sentence.
+"""Request fields of the three generation endpoints, with validation and error messages.
 
-Fields of OpenAI's that ask a masked diffusion model for what it does not have are refused, and say why. Values of them
-that clients send to say nothing are taken.
+OpenAI's fields that a masked diffusion model cannot support are errors, except for neutral values, which clients
+send by default.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ def _texts(value: Any) -> list[str]:
     """Return a text or a list of texts as a list."""
     texts = value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise _wrong("expected a text or a list of texts; token ids are not taken")
+        raise _wrong("expected a text or a list of texts; token ids are not supported")
     return texts
 
 
 def _whole(text: str) -> str:
-    """Return a text that UTF-8 can have."""
+    """Return the text if UTF-8 can encode it."""
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise _wrong("has half of a pair of surrogates, which is no character; leave it out")
+        raise _wrong("contains half of a surrogate pair, which is not a character; remove it")
     return text
 
 
 def _absent(sentence: str, neutral: tuple[Any, ...], value: Any) -> Any:
-    """Refuse a value of a field other than the neutral ones, and say why."""
+    """Return the value if it is neutral; otherwise refuse it with the reason."""
     same = (value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
     if value is not None and not any(same):
         raise _wrong(f"{sentence}; leave it out")
@@ -49,21 +49,21 @@ def _unless(sentence: str, *neutral: Any) -> BeforeValidator:
 
 
 def _named(value: Any, depth: int = 0) -> Any:
-    """Return a sampler's name, or its table if it is small in every way."""
+    """Return a sampler's name or table; refuse tables that are nested too deeply or have too large numbers."""
     if depth == 0 and not isinstance(value, str | dict | None):
-        raise _wrong('expected a name or a table, as {"use": "ancestral", "steps": 32}')
+        raise _wrong('expected a name or a table, such as {"use": "ancestral", "steps": 32}')
     if depth > _DEEPEST:
-        raise _wrong(f"is nested more than {_DEEPEST} deep; take a plainer one")
+        raise _wrong(f"is nested more than {_DEEPEST} levels deep; use a simpler table")
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             _named(inner, depth + 1)
     elif isinstance(value, int) and abs(value) > _LARGEST:
-        raise _wrong(f"has a number beyond {_LARGEST:,}; take a smaller one")
+        raise _wrong(f"contains a number beyond {_LARGEST:,}; use a smaller one")
     return value
 
 
 def _integer(value: Any) -> Any:
-    """Return a number without a fraction as an integer, which JSON does not tell apart."""
+    """Return an integral float as an integer, because JSON does not distinguish them."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -72,49 +72,51 @@ Text = Annotated[str, AfterValidator(_whole)]
 Texts = Annotated[list[Text], BeforeValidator(_texts)]
 Stops = Annotated[Texts | None, BeforeValidator(lambda value: None if value == [] else value)]
 Named = Annotated[Any, BeforeValidator(_named)]
-_ORDER = "a masked diffusion model draws the tokens of a text out of order"
-BestOf = Annotated[Any, _unless("texts are not ranked, as the likelihood of a text is only bounded", 1)]
-LogProbs = Annotated[Any, _unless(f"{_ORDER}, and has no log-probability of each given those before", False, 0)]
-LogitBias = Annotated[Any, _unless("words are weighed by guidance.use=token_bias when the server is started", {})]
-Penalty = Annotated[Any, _unless(f"{_ORDER}, and penalises none for those before", 0)]
-Tools = Annotated[Any, _unless("this model calls no tools", [], "none", "auto")]
-Format = Annotated[Any, _unless("this model writes text", {"type": "text"}, ["text"])]
+_ORDER = "a masked diffusion model does not generate from left to right"
+BestOf = Annotated[Any, _unless("texts cannot be ranked, because only a bound of their likelihood is known", 1)]
+LogProbs = Annotated[Any, _unless(f"{_ORDER}, so it has no log-probabilities of the next token", False, 0)]
+LogitBias = Annotated[Any, _unless("logit biases are set at the start of the server by guidance.use=token_bias", {})]
+Penalty = Annotated[Any, _unless(f"{_ORDER}, so it has no penalty for earlier tokens", 0)]
+Tools = Annotated[Any, _unless("this model does not call tools", [], "none", "auto")]
+Format = Annotated[Any, _unless("this model only generates plain text", {"type": "text"}, ["text"])]
 Unread = Annotated[Any, Field(description="is not read")]
 
 
 class _Table(BaseModel):
-    """A JSON object whose values are what they are: no text is taken for a number."""
+    """JSON object without type coercion: a text is not converted to a number."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class StreamOptions(_Table):
-    """How a stream ends."""
+    """Options of a stream's end."""
 
-    include_usage: bool | None = Field(None, description="whether a last chunk has the usage")
-    include_obfuscation: bool | None = Field(None, description="is not read: nothing here is padded")
+    include_usage: bool | None = Field(None, description="whether a last chunk contains the usage")
+    include_obfuscation: bool | None = Field(None, description="ignored: the server does not pad chunks")
 
 
 class TextRequest(_Table):
-    """What every request takes."""
+    """Fields of every request."""
 
-    model: str | None = Field(None, description="the model's name, as `/v1/models` has it")
-    n: Integer | None = Field(None, ge=1, description="texts for each text that is given; 1 when absent")
+    model: str | None = Field(None, description="name of the model in `/v1/models`")
+    n: Integer | None = Field(None, ge=1, description="number of texts per input text (default: 1)")
     seed: Integer | None = Field(None, ge=-1, lt=2**63, description="the same seed gives the same text; -1 draws one")
-    stream: bool | None = Field(None, description="answer by server-sent events")
+    stream: bool | None = Field(None, description="whether to answer with server-sent events")
     stream_options: StreamOptions | None = None
-    temperature: float | None = Field(None, ge=0, description="of the draw; 0 takes the most probable token")
-    top_p: float | None = Field(None, ge=0, le=1, description="draw from the likeliest tokens of this probability")
+    temperature: float | None = Field(None, ge=0, description="sampling temperature; 0 is greedy")
+    top_p: float | None = Field(None, ge=0, le=1, description="nucleus sampling: total probability of the candidates")
     user: Unread = None
-    sampler: Named = Field(None, description="a sampler's name, or a table {use = …} of it")
-    unmasking: bool | None = Field(None, description="whether a stream has the state of the whole text")
+    sampler: Named = Field(None, description="name of a sampler, or its table {use = …}")
+    unmasking: bool | None = Field(None, description="whether stream chunks contain the state of the whole text")
 
 
 class EndingRequest(TextRequest):
-    """What the requests take whose text ends where a text ends."""
+    """Fields of requests whose generated text can end early."""
 
-    max_tokens: Integer | None = Field(None, ge=0, description="tokens to write; as long as a text of the training")
-    stop: Stops | None = Field(None, description="up to four texts, before which what is written ends")
+    max_tokens: Integer | None = Field(
+        None, ge=0, description="number of tokens to generate (default: the rest of a row)"
+    )
+    stop: Stops | None = Field(None, description="up to four texts; the generated text ends before the first of them")
     logprobs: LogProbs = None
     logit_bias: LogitBias = None
     frequency_penalty: Penalty = None
@@ -124,29 +126,29 @@ class EndingRequest(TextRequest):
     @classmethod
     def _stop(cls, value: list[str] | None) -> list[str] | None:
         if value and "" in value:
-            raise _wrong("an empty text is everywhere; name one that ends the completion")
+            raise _wrong("an empty text occurs everywhere; use a non-empty text")
         if value and len(value) > _STOPS:
-            raise _wrong(f"{len(value)} texts are too many; name at most {_STOPS}")
+            raise _wrong(f"{len(value)} texts are too many; use at most {_STOPS}")
         return value
 
 
 class CompletionRequest(EndingRequest):
-    """The fields of `/v1/completions`."""
+    """Fields of `/v1/completions`."""
 
-    prompt: Texts | None = Field(None, description="beginning of the text, or several")
+    prompt: Texts | None = Field(None, description="beginning of the text, or a list of beginnings")
     suffix: Text | None = Field(None, description="end of the text")
     echo: bool | None = Field(None, description="whether the text begins with the prompt")
-    windows: bool | None = Field(None, description="whether the text goes on behind an EOS, as running text does")
+    windows: bool | None = Field(None, description="whether the text continues after an EOS, as in running text")
     best_of: BestOf = None
 
 
 class ChatRequest(EndingRequest):
-    """The fields of `/v1/chat/completions`."""
+    """Fields of `/v1/chat/completions`."""
 
     messages: list[dict[str, Any]] = Field(
-        min_length=1, description="the dialogue so far, of which an answer is written"
+        min_length=1, description="the dialogue so far; the model generates the next message"
     )
-    max_completion_tokens: Integer | None = Field(None, ge=1, description="tokens to write, in place of max_tokens")
+    max_completion_tokens: Integer | None = Field(None, ge=1, description="replaces max_tokens")
     top_logprobs: LogProbs = None
     tools: Tools = None
     tool_choice: Tools = None
@@ -169,6 +171,6 @@ class ChatRequest(EndingRequest):
 
 
 class InfillRequest(TextRequest):
-    """The fields of `/v1/infill`."""
+    """Fields of `/v1/infill`."""
 
-    text: Texts = Field(description="a text with gaps: [MASK], [MASK:3], [MASK:2-4]; or several")
+    text: Texts = Field(description="a text with gaps [MASK], [MASK:3] or [MASK:2-4], or a list of such texts")

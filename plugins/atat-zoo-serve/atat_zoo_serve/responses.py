@@ -1,6 +1,6 @@
-"""The answer to a request: its choices, at once or as chunks of a stream, in OpenAI's form with some fields of ours.
+"""Responses to requests: choices, whole or as chunks of a stream, in OpenAI's format with additional fields.
 
-A choice is a text while it unmasks: the beginning that is final, and the state of the whole.
+While it is generated, a choice has a text: its final beginning, and the state of the whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Segment = dict[str, str | int]
 
 @attrs.define(eq=False, kw_only=True)
 class UnmaskingText:
-    """The tokens of a text that is being written, int64 [L] as a list, with the mask's id where they are masked."""
+    """Tokens of a text during generation, int64 [L] as a list, with the mask's id at masked positions."""
 
     layout: Layout
     lengths: tuple[int, ...]
@@ -46,12 +46,12 @@ class UnmaskingText:
 
     @property
     def written(self) -> list[int]:
-        """The tokens of all gaps, as far as these go, without the end."""
+        """Tokens generated in all gaps, up to their ends."""
         return [self.ids[i] for _, span, _ in self._gaps() for i in span]
 
     @property
     def ended(self) -> bool:
-        """Whether what is written ends before its gap does."""
+        """Whether the generated text ends before its gap does."""
         return len(self.written) < sum(self.lengths)
 
     def draw(self, positions: Sequence[int], tokens: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class UnmaskingText:
         self.new = frozenset(positions)
 
     def final(self) -> tuple[str, bool]:
-        """Return the text up to the first mask, and whether there is none; tokens may begin a character that lacks."""
+        """Return the text up to the first mask, and whether no mask remains; an incomplete last character is cut."""
         said = []
         for piece, span, opens in self._gaps():
             said.append(piece)
@@ -75,7 +75,7 @@ class UnmaskingText:
         return "".join([*said, self.layout.template.pieces[-1]]), True
 
     def state(self) -> list[Segment]:
-        """Return the whole text: what is `given`, `written` before the last step, `new` in it, and so many `masked`."""
+        """Return the state of the text: `given`, `written`, `new` pieces of the last step, and `masked` counts."""
         segments: list[Segment] = []
         for piece, span, opens in self._gaps():
             segments += [{"given": piece}] if piece else []
@@ -93,7 +93,7 @@ class UnmaskingText:
         return "new" if position in self.new else "written"
 
     def _gaps(self) -> Iterator[tuple[str, range, bool]]:
-        """Yield each gap: the text before it, its positions, and whether a space of that text belongs to it."""
+        """Yield for each gap the text before it, its positions, and whether it includes a space of that text."""
         for piece, span, opens in zip(
             self.layout.template.pieces, self.layout.spans(self.lengths), self.layout.opens, strict=False
         ):
@@ -102,7 +102,7 @@ class UnmaskingText:
 
 @attrs.define(eq=False, kw_only=True)
 class Answer(ABC):
-    """What is answered to a request, from the events of its job; a choice for each text."""
+    """Response to a request, built from the events of its job, with a choice for each text."""
 
     kind: ClassVar[str]  # of object
     chunk_kind: ClassVar[str | None] = None  # of object in a stream, if another
@@ -126,14 +126,14 @@ class Answer(ABC):
 
     @abstractmethod
     def shown(self, text: UnmaskingText, final: str, whole: bool) -> tuple[str, str | None]:
-        """Return what a choice shows of a text whose beginning is `final`, and why it ends there, if it does."""
+        """Return the visible part of a choice whose beginning is `final`, and the reason if it ends there."""
 
     def extra(self, text: UnmaskingText) -> Table:
-        """Return more of a choice whose text is final; nothing by default."""
+        """Return additional fields of a choice whose text is final; none by default."""
         return {}
 
     def counted(self, text: UnmaskingText) -> int:
-        """Return how many tokens were written in a text that is complete; those of its gaps by default."""
+        """Return the number of generated tokens in a completed text; by default, those in its gaps."""
         return sum(text.lengths)
 
     @property
@@ -142,7 +142,7 @@ class Answer(ABC):
         return self.complete == len(self.plan.layouts) * self.plan.number
 
     def read(self, event: Drawn | Done) -> Table | None:
-        """Read what has happened to a text; returns the chunk of a stream that says so, if there is anything to say."""
+        """Apply an event of a text; return a chunk of the stream, or None if nothing visible has changed."""
         wanted, index = event.text, event.text.index
         text = self.texts.get(index)
         if text is None:
@@ -170,21 +170,21 @@ class Answer(ABC):
         return self._object([self.choice(index, added, chunk=True)], chunk=True) if added else None
 
     def body(self) -> Table:
-        """Return the whole answer."""
+        """Return the whole response."""
         choices = [self.choice(index, self.choices[index]) for index in sorted(self.choices)]
         return self._object(choices) | {"usage": self.usage(), "evaluations": self.evaluations}
 
     def last(self) -> Table:
-        """Return the last chunk of a stream, which has the usage."""
+        """Return the last chunk of a stream, which contains the usage."""
         return self._object([], chunk=True) | {"usage": self.usage(), "evaluations": self.evaluations}
 
     def usage(self) -> Table:
-        """Return how many tokens were given, each text once, and how many were written."""
+        """Return the numbers of prompt tokens, counted once per text, and of generated tokens."""
         given = self.plan.given
         return {"prompt_tokens": given, "completion_tokens": self.written, "total_tokens": given + self.written}
 
     def choice(self, index: int, found: Table, *, chunk: bool = False) -> Table:
-        """Return what was found of a text as OpenAI has it, whole or as a `chunk` of a stream."""
+        """Return a choice in OpenAI's format, whole or as a `chunk` of a stream."""
         return {"index": index, "text": "", "logprobs": None, "finish_reason": None} | found
 
     def _object(self, choices: list[Table], *, chunk: bool = False) -> Table:
@@ -194,7 +194,7 @@ class Answer(ABC):
 
 
 class CompletionAnswer(Answer):
-    """The text between prompt and suffix, as OpenAI has it; with `echo`, after the prompt."""
+    """Completion in OpenAI's format: the text between prompt and suffix; with `echo`, prompt included."""
 
     kind = "text_completion"
     asked: EndingRequest
@@ -214,7 +214,7 @@ class CompletionAnswer(Answer):
 
     @override
     def counted(self, text: UnmaskingText) -> int:
-        """Return the number of tokens up to EOS, which counts, or up to those that make the first stop."""
+        """Return the number of tokens up to and including EOS or the first stop text."""
         stop, ids = self.asked.stop or [], text.written
 
         def stopped(number: int) -> bool:
@@ -225,7 +225,7 @@ class CompletionAnswer(Answer):
 
 
 class ChatAnswer(CompletionAnswer):
-    """An answer as a message of the assistant, as OpenAI has it."""
+    """Chat completion in OpenAI's format: a message of the assistant."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
@@ -242,7 +242,7 @@ class ChatAnswer(CompletionAnswer):
 
 
 class InfillAnswer(Answer):
-    """The whole text, and what fills each of its gaps."""
+    """Infilled text with the content of each gap."""
 
     kind = "infill"
 

@@ -1,4 +1,4 @@
-"""`atat serve`: a run over HTTP."""
+"""`atat serve`, which serves a run over HTTP."""
 
 import os
 import re
@@ -60,20 +60,22 @@ def serve(
     guidance.
     """
     if key is not None and not re.fullmatch(r"[!-~]+", key):
-        raise UserError("--key: is empty, or has what a header cannot have; use ASCII letters, digits and signs")
+        raise UserError(
+            "--key is empty or contains characters that a header cannot have; use ASCII letters, digits and signs"
+        )
     for origin in cors:
         if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
             raise UserError(
-                f"--cors {clip(origin)}: is no origin; write it without a path, as http://localhost:3000, or *"
+                f"--cors {clip(origin)} is not an origin; use one without a path, such as http://localhost:3000, or *"
             )
     experiment, tokenizer = chosen(run, overrides, sampler, step)
     here = host in ("127.0.0.1", "localhost", "::1")
     listening = _listening(host, port)
     with listening, suppress(KeyboardInterrupt):  # which is how it ends
         if not here:
-            who = "whoever has the key" if key else "everybody, as there is no --key"
+            who = "requests with the key" if key else "all requests, because --key is not set"
             warnings.warn(
-                f"--host {host}: other machines reach this one, without encryption; it answers {who}",
+                f"--host {host}: other machines can reach this server, without encryption; it answers {who}",
                 Note,
                 stacklevel=2,
             )
@@ -99,15 +101,15 @@ def serve(
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens."""
+    """Return a listening socket."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
     except socket.gaierror as error:
         problem = str(error.strerror)
     except UnicodeError:
-        problem = "is no name of a machine"
+        problem = "invalid host name"
     except OSError as error:
         problem = os.strerror(error.errno or 0)
     where = f"--host {clip(host)} --port {port}"
-    raise UserError(f"{where}: cannot be opened: {problem}; choose another port, or 0 for one that is free")
+    raise UserError(f"cannot listen on {where}: {problem}; choose another port, or 0 for a free one")

@@ -1,4 +1,4 @@
-"""A model that is served: plans a request, a sampler and texts laid out in tokens, and refuses what does not fit."""
+"""Service of a model: plans for requests, with a sampler and texts as tokens, and checks of their limits."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _STEPS, _EACH = 1000, 16
 
 
 class TooLargeError(UserError):
-    """More than a limit of the server."""
+    """Error for a request beyond a limit of the server."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Plan:
-    """What a request comes to: `number` texts of each layout, by a sampler."""
+    """Plan of a request: `number` texts for each layout, and a sampler."""
 
     layouts: Sequence[Layout]
     number: int
@@ -52,16 +52,16 @@ class Plan:
 
     @property
     def given(self) -> int:
-        """Given tokens of all layouts."""
+        """Number of given tokens in all layouts."""
         return sum(len(piece) for layout in self.layouts for piece in layout.pieces)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Service:
-    """A model by its name: plans requests to it, and begins their texts.
+    """Model with a name, which plans requests and starts their texts.
 
-    `text_generator` writes, and `weigher`, the same without guidance, weighs gap lengths. `key` is what a request must
-    have, `here` whether only this machine's are answered, and `cors` the origins of pages that may ask from a browser.
+    `text_generator` generates, and `weigher`, the same without guidance, scores gap lengths. `key` is the API key,
+    `here` whether only this machine may send requests, and `cors` the allowed origins of web pages.
     """
 
     name: str
@@ -88,9 +88,9 @@ class Service:
         here: bool = True,
         cors: tuple[str, ...] = (),
     ) -> Service:
-        """Return the service of a model, with the sampler and the guidance of its experiment.
+        """Return the service of a model, with the sampler and guidance of its experiment.
 
-        In another precision than fp32 the rounding of a network may change a text with what shares its batch.
+        In a precision other than fp32, rounding can make a text depend on its batch.
         """
         limits, parts = limits or Limits(), model.experiment.parts
         weigher = model.text_generator(precision, compile)
@@ -117,24 +117,24 @@ class Service:
         )
 
     def completion(self, request: CompletionRequest) -> Plan:
-        """Plan texts with one gap, between a prompt and the suffix."""
+        """Return the plan for texts with one gap between a prompt and a suffix."""
         texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
         number, end = request.max_tokens, self.text_generator.end(windows=bool(request.windows))
         return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
 
     def chat(self, request: ChatRequest) -> Plan:
-        """Plan answers to messages, which a client may have from anybody."""
+        """Return the plan for an answer to messages, which may come from an untrusted client."""
         tokenizer = self.text_generator.tokenizer
         if self.text_generator.form == "text" and tokenizer.template is None:
-            said = "messages: this model has learned running text"
-            raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.format = "chat"')
+            said = "messages: this model was not trained on dialogues"
+            raise UserError(f'{said}; use /v1/completions, or serve a run that was trained with data.format = "chat"')
         before = prompt_ids(tokenizer, request.messages, where="messages")
         number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
         end = self.text_generator.end(chat=True)
         return self._plan(request, 1, lambda how: [self._around(how, ("", ""), number, before)], end)
 
     def infill(self, request: InfillRequest) -> Plan:
-        """Plan texts with gaps."""
+        """Return the plan for texts with gaps."""
         return self._plan(request, len(request.text), lambda _: self.text_generator.layouts(request.text))
 
     def _plan(
@@ -142,25 +142,27 @@ class Service:
     ) -> Plan:
         number = asked.n or 1
         if texts * number > self.limits.batch_size:
-            most = f"this server writes at most {self.limits.batch_size} for a request"
-            raise TooLargeError(f"{texts * number} texts are asked for, and {most}; ask for fewer")
+            most = f"this server generates at most {self.limits.batch_size} per request"
+            raise TooLargeError(f"{texts * number} texts are too many: {most}; request fewer")
         sampler = self.sampler(asked)
         layouts = lay(sampler)
         for layout in layouts:
             masked = max(map(sum, layout.choices))
             length = masked + sum(map(len, layout.pieces))
             if length > self.limits.longest:
-                most = f"this server writes texts of at most {self.limits.longest}"
-                raise TooLargeError(f"a text of {length} tokens is asked for, and {most}; ask for a shorter one")
+                most = f"this server's limit is {self.limits.longest}"
+                raise TooLargeError(f"a text of {length} tokens is too long: {most}; request a shorter one")
             # That of the command line may take as many as it likes.
             steps = _most_steps(sampler, masked) if asked.sampler is not None else 0
             if steps > _STEPS + _EACH * masked:
-                raise TooLargeError(f"the sampler would take {steps:,} steps to fill {masked:,} tokens; take fewer")
+                raise TooLargeError(
+                    f"the sampler would take {steps:,} steps for {masked:,} tokens; request fewer steps"
+                )
         seed = secrets.randbelow(2**31) if asked.seed in (None, -1) else asked.seed
         return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed, end=end)
 
     def sampler(self, asked: TextRequest) -> Sampler:
-        """Return the sampler of a request, if it fits the model."""
+        """Return the sampler of a request, if it is compatible with the model."""
         sampler: Any = self.experiment.parts["sampler"]
         if asked.sampler is not None:
             sampler = Zoo.load().spec("sampler", asked.sampler)
@@ -175,10 +177,10 @@ class Service:
     def _around(
         self, sampler: Sampler, texts: tuple[str, str], number: int | None, before: Sequence[int] = ()
     ) -> Layout:
-        """Return the layout of a prompt and a suffix around a gap of a number of tokens, or of what is left of a row.
+        """Return the layout of a prompt and a suffix around a gap of `number` tokens, or of the rest of a row.
 
-        Tokens `before` the prompt are what it answers. A text longer than the model sees at once, or of which
-        nothing is written, has no BOS and EOS, and a space at the end of its prompt stays there.
+        `before` contains the tokens of earlier messages. A text that is longer than the model's input, or without
+        generated tokens, has no BOS and EOS, and keeps a space at the end of its prompt.
         """
         text_generator = self.text_generator
         if number == 0 or (sampler.blockwise and number is not None):
@@ -202,7 +204,7 @@ class Service:
         return fitting(number or text_generator.length - sum(map(len, fitting(1).pieces)))
 
     def begin(self, plan: Plan, job: Job) -> list[WantedText]:
-        """Return the texts of a job; where the model chooses the length of gaps, it is asked now."""
+        """Return the texts of a job; the model chooses gap lengths here, if they are open."""
         numbers = row_numbers(len(plan.layouts), plan.number)
         texts: list[WantedText] = []
         for layout, row in zip(plan.layouts, numbers, strict=True):
@@ -214,26 +216,26 @@ class Service:
 
 
 def parts_of(sampler: Sampler) -> SamplerChoices | None:
-    """Return the parts of a sampler, or of that which fills its blocks; None for one without."""
+    """Return the choices of a sampler, or of its block sampler; None for a sampler without them."""
     within = sampler.block_sampler if isinstance(sampler, SemiAutoregressiveSampler) else sampler
     return within.parts() if isinstance(within, CompositeSampler) else None
 
 
 def rewrites(sampler: Sampler) -> bool:
-    """Return whether it may mask tokens again that it has drawn; also when it does not say."""
+    """Return whether a sampler may remask sampled tokens; True if it does not say."""
     parts = parts_of(sampler)
     return parts is None or parts.remasking.active
 
 
 def _most_steps(sampler: Sampler, masked: int) -> int:
-    """Return how many steps it may take to fill that many tokens, as far as it says so."""
+    """Return the maximum number of steps for `masked` tokens; 0 if the sampler does not say."""
     parts = parts_of(sampler)
     own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
     return max(own or 0, parts.tokens_per_step.max_steps_for(masked) if parts else 0)
 
 
 def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
-    """Return a sampler with another draw: from a nucleus, if there is a p."""
+    """Return a sampler with another token sampling: nucleus sampling if `p` is given."""
     spec: Any = sampler  # its class is one of attrs, of which a protocol says nothing
     if isinstance(sampler, SemiAutoregressiveSampler):
         return attrs.evolve(spec, block_sampler=_drawing(sampler.block_sampler, temperature, p))
@@ -243,7 +245,7 @@ def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
         else NucleusTokenSampling(top_p=p, temperature=temperature)
     )
     if not isinstance(sampler, CompositeSampler):
-        raise UserError(f"the sampler {sampler.name!r} has a draw of its own; leave temperature and top_p out")
+        raise UserError(f"the sampler {sampler.name!r} does not support temperature and top_p; leave them out")
     if "token_sampling" in {field.name for field in fields_of(type(sampler))}:
         return attrs.evolve(spec, token_sampling=draw)
     parts = sampler.parts()
@@ -257,7 +259,7 @@ def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
 
 
 def _interruptible(text_generator: TextGenerator, job: Job) -> TextGenerator:
-    """Return a text generator that evaluates no more for a job that is gone."""
+    """Return a text generator that stops evaluating once its job is cancelled."""
     from atat_zoo.generation.guided_denoiser import GuidedDenoiser
 
     def change(log_probs: Any, *_: Any) -> Any:

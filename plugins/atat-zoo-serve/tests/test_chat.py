@@ -49,7 +49,7 @@ def test_a_choice_has_the_keys_of_openais(client, model):
     with in_process(served(model, batch_size=2)) as few:
         assert len(ask(few, n=2, max_tokens=2)["choices"]) == 2
         answer = few.post("/v1/chat/completions", json={"messages": HI, "n": 3})
-        assert answer.json()["error"]["message"].startswith("3 texts are asked for")
+        assert answer.json()["error"]["message"].startswith("3 texts are too many")
 
 
 def test_as_many_tokens_as_are_asked_for(client, model):
@@ -72,16 +72,24 @@ def test_as_many_tokens_as_are_asked_for(client, model):
         ({"messages": ["hi"]}, "messages: input should be a valid dictionary", None),
         ({"messages": [{"role": "usr", "content": "x"}]}, "messages: message 1 has the role 'usr'; did you", None),
         ({"messages": [{"role": "user"}]}, "messages: message 1 has content that is not text", None),
-        ({"messages": [{"role": "user", "content": "a\ud83d"}]}, "messages: has half of a pair of surrogates", None),
+        ({"messages": [{"role": "user", "content": "a\ud83d"}]}, "messages: contains half of a surrogate pair", None),
         (
             {"messages": [{"role": "user", "content": "x" * 99}]},
             "the dialogue is 117 tokens",
             "context_length_exceeded",
         ),
-        ({"messages": HI, "tools": [{"type": "function"}]}, "tools: this model calls no tools; leave it out", None),
-        ({"messages": HI, "response_format": {"type": "json_object"}}, "response_format: this model writes text", None),
-        ({"messages": HI, "logprobs": True}, "logprobs: a masked diffusion model draws", None),
-        ({"messages": HI, "prompt": "a", "windows": True}, "prompt: is no field of this request", None),
+        (
+            {"messages": HI, "tools": [{"type": "function"}]},
+            "tools: this model does not call tools; leave it out",
+            None,
+        ),
+        (
+            {"messages": HI, "response_format": {"type": "json_object"}},
+            "response_format: this model only generates plain text",
+            None,
+        ),
+        ({"messages": HI, "logprobs": True}, "logprobs: a masked diffusion model does", None),
+        ({"messages": HI, "prompt": "a", "windows": True}, "prompt: is not a field of this request", None),
     ],
 )
 def test_what_is_refused_says_what_and_why(client, asked, said, code):
@@ -102,7 +110,7 @@ def test_running_text_has_no_messages():
         answer = client.post("/v1/chat/completions", json={"messages": HI})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == (
-        "messages: this model has learned running text; ask /v1/completions, or serve a run that was trained with "
+        "messages: this model was not trained on dialogues; use /v1/completions, or serve a run that was trained with "
         'data.format = "chat"'
     )
 

@@ -81,21 +81,21 @@ def test_too_long_too_many_and_too_large(model):
         assert asked(max_tokens=19) == (
             413,
             "too_large",
-            "a text of 21 tokens is asked for, and this server writes texts of at most 20; ask for a shorter one",
+            "a text of 21 tokens is too long: this server's limit is 20; request a shorter one",
         )
         blocks = {"use": "semi_autoregressive", "block_size": 4}
         assert asked(max_tokens=10**12, sampler=blocks)[0] == 413
-        assert asked(prompt=["a", "b"], n=2, max_tokens=2)[2].startswith("4 texts are asked for")
+        assert asked(prompt=["a", "b"], n=2, max_tokens=2)[2].startswith("4 texts are too many")
         assert asked(sampler={"use": "ancestral", "steps": 10**6}, max_tokens=2)[:2] == (413, "too_large")
         # Also if it says so in another place; that of the command line may take as many as it likes.
         assert asked(sampler=blocks | {"steps": 2**31 - 1}, max_tokens=2)[:2] == (413, "too_large")
         assert asked(prompt="a" * 2000) == (
             413,
             "too_large",
-            "a request has at most 2,000 bytes here; send a shorter text",
+            "the request exceeds 2,000 bytes; send a shorter text",
         )
         answer = client.post("/v1/completions", json={}, headers={"content-length": "many"})
-        assert refusal(answer) == (400, None, "content-length is no number")
+        assert refusal(answer) == (400, None, "content-length is not a number")
         # Sent in pieces, its length is not known before.
         pieces = (b'{"prompt": "', *[b"a" * 100] * 30, b'"}')
         answer = client.post("/v1/completions", content=iter(pieces), headers={"content-type": "application/json"})
@@ -114,10 +114,10 @@ def test_too_many_wait_and_too_long_a_while(model):
         wait_for(lambda: service.worker.queue == 2, "two wait")
         assert client.get("/health").json() == {"status": "ok", "waiting": 2, "writing": 1}
         answer = client.post("/v1/completions", json={})
-        assert refusal(answer) == (429, "rate_limit_exceeded", "2 requests wait, and no more may; ask again in a while")
+        assert refusal(answer) == (429, "rate_limit_exceeded", "the queue is full (2 requests); try again later")
         assert answer.headers["retry-after"] == "1"
         assert answer.json()["error"]["type"] == "requests"
-        late = "this takes longer than a request may here; ask for fewer or shorter texts, or for fewer steps"
+        late = "the request exceeds the server's time limit; request fewer or shorter texts, or fewer steps"
         assert [refusal(each.result()) for each in posted] == [(408, "timeout", late)] * 3
         assert service.worker.queue == 0
         gate.release(99)
@@ -207,7 +207,7 @@ def test_pages_of_other_origins_ask_if_they_are_named(model, cors, allowed):
             assert answer.status_code == status
             assert answer.headers.get("access-control-allow-origin") == allowed
     with in_process(served(model)) as client:
-        assert "if --cors names it" in refusal(client.options("/v1/completions"))[2]
+        assert "start the server with --cors" in refusal(client.options("/v1/completions"))[2]
 
 
 # Over a socket
@@ -339,7 +339,7 @@ def test_too_many_that_are_answered(model):
         wait_for(lambda: service.worker.writing + service.worker.queue >= 3, "all are being answered")
         answer = httpx2.get(f"{address}/health", trust_env=False, timeout=30)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-        said = "this server has too many connections; ask again in a while"
+        said = "the server has too many connections; try again later"
         assert answer.json()["error"]["message"] == said
         gate.release(999)
         assert all(b"200 OK" in connection.recv(1 << 16) for connection in busy)
@@ -360,7 +360,7 @@ def test_half_a_body_is_answered_and_given_up(model):
             connection.sendall(bytes([byte]))
         said = rest(connection)
         assert said.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-        assert b"a request has to be sent within 0.2 s here; send a shorter text" in said
+        assert b"the request did not arrive within 0.2 s; send a shorter text" in said
 
 
 def test_a_body_that_trickles_on_after_the_answer_is_given_up(model):
@@ -453,7 +453,7 @@ def test_at_the_end_an_answer_in_progress_is_an_error(model, stream):
     for thread in threads:
         thread.join(30)
     bodies = [body.rstrip("\n").split("\n")[-1].removeprefix("data: ") for _, body in answers]
-    error = {"message": "the server has been stopped; ask again once it runs", "type": "server_error"}
+    error = {"message": "the server has stopped; try again after it restarts", "type": "server_error"}
     assert [json.loads(body)["error"] for body in bodies] == [error | {"param": None, "code": None}] * 2
     assert sorted(status for status, _ in answers) == ([200, 503] if stream else [503, 503])
 
@@ -476,4 +476,4 @@ def test_nothing_is_taken_after_the_end(model, stream):
     with listening(service) as address:
         service.worker.stop()
         answer = httpx2.post(f"{address}/v1/completions", json={"stream": stream}, trust_env=False, timeout=30)
-        assert (answer.status_code, "has been stopped" in answer.text) == (503, True)
+        assert (answer.status_code, "has stopped" in answer.text) == (503, True)

@@ -140,27 +140,27 @@ def test_a_thousand_malformed_requests():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"promt": "a"}, "promt: is no field of this request; did you mean 'prompt'?"),
-        ({"prompt": [1, 2]}, "prompt: expected a text or a list of texts; token ids are not taken"),
+        ({"promt": "a"}, "promt: is not a field of this request; did you mean 'prompt'?"),
+        ({"prompt": [1, 2]}, "prompt: expected a text or a list of texts; token ids are not supported"),
         ({"n": "3"}, "n: input should be a valid integer"),
         ({"n": 0}, "n: input should be greater than or equal to 1"),
-        ({"stop": list("abcde")}, "stop: 5 texts are too many; name at most 4"),
-        ({"stop": ""}, "stop: an empty text is everywhere; name one that ends the completion"),
-        ({"sampler": 3}, 'sampler: expected a name or a table, as {"use": "ancestral", "steps": 32}'),
-        ({"sampler": {"use": "ancestral", "steps": 2**31}}, "sampler: has a number beyond 2,147,483,647"),
+        ({"stop": list("abcde")}, "stop: 5 texts are too many; use at most 4"),
+        ({"stop": ""}, "stop: an empty text occurs everywhere; use a non-empty text"),
+        ({"sampler": 3}, 'sampler: expected a name or a table, such as {"use": "ancestral", "steps": 32}'),
+        ({"sampler": {"use": "ancestral", "steps": 2**31}}, "sampler: contains a number beyond 2,147,483,647"),
         (
             {"frequency_penalty": 1},
-            "frequency_penalty: a masked diffusion model draws the tokens of a text out of order",
+            "frequency_penalty: a masked diffusion model does not generate from left to right",
         ),
         ({"n": 0, "seed": -2}, "n: input should be greater than or equal to 1\nseed: input should be"),
         # Trial 7, and others like it: the inner field is named.
         (
             {"stream_options": {"include_usag": True}},
-            "stream_options.include_usag: is no field of this request; did you ",
+            "stream_options.include_usag: is not a field of this request; did ",
         ),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage: input should be a valid boolean"),
         ({"stream_options": 1}, "stream_options: input should be"),
-        ([], "the request is no JSON object; send one, with the header Content-Type: application/json"),
+        ([], "the request is not a JSON object; send one, with the header Content-Type: application/json"),
     ],
 )
 def test_a_sentence_names_the_field_and_the_remedy(asked, words):
@@ -177,14 +177,14 @@ def test_a_sampler_is_nested_sixteen_deep_at_most(within):
         deep = within(deep)
     deepest = {"within": deep}  # of sixteen
     assert CompletionRequest(sampler=deepest).sampler == deepest
-    with pytest.raises(ValidationError, match="is nested more than 16 deep; take a plainer one"):
+    with pytest.raises(ValidationError, match="is nested more than 16 levels deep; use a simpler table"):
         CompletionRequest(sampler={"within": deepest})
 
 
 def test_the_largest_number_in_a_sampler():
     table = {"use": "ancestral", "steps": 2**31 - 1, "eta": [-(2**31) + 1, 0.5, True]}
     assert CompletionRequest(sampler=table).sampler == table
-    with pytest.raises(ValidationError, match="has a number beyond 2,147,483,647; take a smaller one"):
+    with pytest.raises(ValidationError, match="contains a number beyond 2,147,483,647; use a smaller one"):
         CompletionRequest(sampler={"use": "ancestral", "order": {"block_size": -(2**31)}})
 
 
@@ -195,9 +195,9 @@ def test_the_largest_number_in_a_sampler():
         (HTTPException(404), 404, ""),
         (UserError("a is no b; write c"), 400, "a is no b; write c"),
         (TooLargeError("too much; ask for less"), 413, "too much; ask for less"),
-        (StoppedError(), 503, "the server has been stopped"),
-        (MemoryError(), 413, "this takes more memory than there is"),
-        (KeyError("a"), 500, "this is a mistake of the server"),
+        (StoppedError(), 503, "the server has stopped"),
+        (MemoryError(), 413, "the request exceeds the available memory"),
+        (KeyError("a"), 500, "internal error"),
     ],
 )
 def test_an_error_has_its_status_and_a_sentence(error, status, said):

@@ -27,14 +27,14 @@ def test_what_cannot_be_served_is_a_sentence(atat, run, tmp_path):
         port = str(taken.getsockname()[1])
         said = refused(atat, "serve", str(run), "--port", port)
         assert said == (
-            f"error: --host 127.0.0.1 --port {port}: cannot be opened: Address already in use; "
-            "choose another port, or 0 for one that is free"
+            f"error: cannot listen on --host 127.0.0.1 --port {port}: Address already in use; "
+            "choose another port, or 0 for a free one"
         )
     assert "Cannot assign requested address" in refused(atat, "serve", str(run), "--host", "203.0.113.1", "--port", "0")
-    assert "is no name of a machine" in refused(atat, "serve", str(run), "--host", "a" * 99, "--port", "0")
-    assert "--key: is empty, or has" in refused(atat, "serve", str(run), "--key", "sésame")
+    assert "invalid host name" in refused(atat, "serve", str(run), "--host", "a" * 99, "--port", "0")
+    assert "--key is empty or contains" in refused(atat, "serve", str(run), "--key", "sésame")
     for origin in ("localhost:3000", "http://a.example/", "ftp://a.example", ""):
-        said = f"--cors {origin}: is no origin; write it without a path, as http://localhost:3000, or *"
+        said = f"--cors {origin} is not an origin; use one without a path, such as http://localhost:3000, or *"
         assert said in refused(atat, "serve", str(run), "--cors", "*", "--cors", origin)
     assert "is not a run folder" in refused(atat, "serve", str(tmp_path))
     assert "must be at least 1" in refused(atat, "serve", str(run), "sampler.steps=0")
@@ -60,8 +60,8 @@ def test_it_serves_until_a_signal_and_ends_quietly(run, end):
                 assert next(lines).startswith("data: ")
                 process.send_signal(end)  # with texts in progress
                 *_, last = filter(None, lines)
-                assert "the server has been stopped; ask again once it runs" in last
+                assert "the server has stopped; try again after it restarts" in last
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", 0)
-    note = "note: --host 0.0.0.0: other machines reach this one, without encryption; it answers whoever has the key\n"
-    assert err == note
+    note = "note: --host 0.0.0.0: other machines can reach this server, without encryption; it answers requests with "
+    assert err == f"{note}the key\n"

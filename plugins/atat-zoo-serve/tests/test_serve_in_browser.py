@@ -99,7 +99,7 @@ def test_what_is_refused_is_said_and_what_takes_long_is_stopped(opened):
     page = opened(key="sesame-1")
     page.locator("#text").fill("a [MASK:99]")
     page.locator("#write").click()
-    page.locator("#status.wrong", has_text="this server asks for a key").wait_for()
+    page.locator("#status.wrong", has_text="the API key is missing or wrong").wait_for()
     page.locator("#key").fill("sesame-1")
     with page.expect_response("**/v1/infill") as answer:
         page.locator("#write").click()

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub in the zoo: the backbone `transformers` and the tokenizer `transformers`."""
+"""Models of the Hugging Face hub: the backbone `transformers` and the tokenizer `transformers`."""
 
 from atat_zoo.registry import hookimpl
 

@@ -1,4 +1,4 @@
-"""Small models with random weights, to test the parts with."""
+"""Small models with random weights for the conformance tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SPECIAL = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask":
 
 
 def _tokenizer(folder: Path) -> dict[str, Any]:
-    """Write a RoBERTa's configuration, with a tokenizer that knows the bytes alone."""
+    """Write the configuration of a RoBERTa and a byte-level tokenizer."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -28,7 +28,7 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _backbone(folder: Path) -> dict[str, Any]:
-    """Write a BERT of 12 tokens and 2 layers."""
+    """Write a BERT with 12 tokens and 2 layers."""
     import torch
     import transformers
 

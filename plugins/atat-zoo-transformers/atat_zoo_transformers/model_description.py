@@ -1,4 +1,4 @@
-"""What a model says of itself, on the hub or in a folder: its configuration, its tokenizer, and whose code it needs."""
+"""A model's own files, on the hub or in a folder: configuration, tokenizer, and any required code."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ SPECIAL = ("bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "pa
 
 
 class Unreadable(UserError, ValueError):
-    """A model that cannot be used, as a sentence; a `ValueError`, so that a check reports it beside other problems."""
+    """Error for a model that cannot be used; a `ValueError`, so that checks report it with other problems."""
 
 
 _LOADS = (
-    "model = {model!r} cannot be loaded ({first}); name a model of the hub with safetensors, or a folder that holds "
-    "one with its tokenizer, and see that the network is there if it must be fetched"
+    "model = {model!r} cannot be loaded ({first}); use a model on the hub with safetensors, or a folder with one "
+    "and its tokenizer, and check the network connection"
 )
 
 
 @contextmanager
 def reading(model: str, sentence: str = _LOADS) -> Iterator[None]:
-    """Keep the library's progress bars and advice out of a command's output, and make a sentence of what goes wrong.
+    """Suppress the library's progress bars and warnings, and raise its errors as `Unreadable`.
 
     Raises:
-        Unreadable: when the model is not there, or is none that the library knows.
+        Unreadable: if the model does not exist, or the library does not support it.
     """
     if os.path.isdir(model):
         refuse_links_out(Path(model))
@@ -54,24 +54,24 @@ def reading(model: str, sentence: str = _LOADS) -> Iterator[None]:
 
 
 def config_of(model: str, revision: str | None) -> dict[str, Any]:
-    """Return the content of a model's config.json; none of its code runs."""
+    """Return the content of a model's config.json, without running its code."""
     from transformers import PreTrainedConfig
 
     with reading(model):
         content: dict[str, Any] = PreTrainedConfig.get_config_dict(model, revision=revision)[0]
         if "model_type" not in content:
-            raise KeyError("its config.json names no model_type")
+            raise KeyError("its config.json has no model_type")
     return {key: value for key, value in content.items() if not key.startswith("_")}
 
 
 def longest_of(config: dict[str, Any]) -> int | None:
-    """Return how many positions a model has, by its config.json; None where it does not say."""
+    """Return the maximum number of positions in a model's config.json, or None."""
     found = (config.get(key) for key in ("max_position_embeddings", "n_positions", "max_sequence_length"))
     return next((value for value in found if isinstance(value, int) and value > 0), None)
 
 
 def ends_of(config: dict[str, Any]) -> set[int]:
-    """Return the ids of a model's BOS and EOS, by its config.json, or as its architecture has them by default."""
+    """Return the ids of a model's BOS and EOS, from its config.json or the defaults of its architecture."""
     from transformers import AutoConfig
 
     with reading(str(config["model_type"])):
@@ -81,7 +81,7 @@ def ends_of(config: dict[str, Any]) -> set[int]:
 
 
 class FoundTokenizer(NamedTuple):
-    """The tokenizer of a model."""
+    """Tokenizer of a model."""
 
     library: Tokenizer
     special: dict[str, str]  # the names of its special tokens by their purpose
@@ -89,7 +89,7 @@ class FoundTokenizer(NamedTuple):
 
 
 def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
-    """Return a model's tokenizer; none of its code runs."""
+    """Return a model's tokenizer, without running its code."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -105,8 +105,8 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
     # Without a file the library makes a tokenizer of the special tokens of the model's class, or says nothing of it.
     if not any(map(file, names)):
         raise Unreadable(
-            f"model = {model!r} has no tokenizer file ({', '.join(dict.fromkeys(names))}); put that of its tokenizer "
-            "there, or name a model that has it by tokenizer.model"
+            f"model = {model!r} has no tokenizer file ({', '.join(dict.fromkeys(names))}); add that of its tokenizer, "
+            "or choose a model that has it with tokenizer.model"
         )
     library.no_truncation()
     library.no_padding()
@@ -115,33 +115,33 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
 
 
 def template_of(model: str, found: Any) -> str | None:
-    """Return a model's template of dialogues, of several the one that is named "default"."""
+    """Return a model's chat template; of several, the one named "default"."""
     if isinstance(found, dict) and "default" not in found:
         raise Unreadable(
-            f"model = {model!r} has the chat templates {clip(', '.join(map(repr, found)), 60)} and no 'default'; write "
-            "the one you want by tokenizer.chat_template"
+            f"model = {model!r} has the chat templates {clip(', '.join(map(repr, found)), 60)} and no 'default'; pass "
+            "one of them with tokenizer.chat_template"
         )
     template = found["default"] if isinstance(found, dict) else found
     if template is not None and (not isinstance(template, str) or re.search("[\ud800-\udfff]", template)):
         raise Unreadable(
-            f"model = {model!r} has a chat template that is no text, {clip(repr(template), 60)}; correct chat_template "
-            "in its tokenizer_config.json, or take it out"
+            f"model = {model!r} has a chat template that is not a text, {clip(repr(template), 60)}; correct "
+            "chat_template in its tokenizer_config.json, or remove it"
         )
     return template
 
 
 def is_foreign(config: dict[str, Any]) -> bool:
-    """Return whether a model is made by its author's code, because the library has none for it."""
+    """Return whether a model needs its author's code, because the library does not support it."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     return config["model_type"] not in CONFIG_MAPPING_NAMES
 
 
 def pinned(model: str, revision: str | None) -> str | None:
-    """Return the commit of a model with code of its author, or of a folder the hash of its code, SHA-256.
+    """Return the commit of a model with its author's code, or the SHA-256 of a folder's code.
 
     Raises:
-        Unreadable: when a folder has other code than the hash says.
+        Unreadable: if a folder's code does not match the hash in `revision`.
     """
     if not os.path.isdir(model):
         if re.fullmatch("[0-9a-f]{40}", revision or ""):
@@ -155,29 +155,29 @@ def pinned(model: str, revision: str | None) -> str | None:
         found.update(f"{path.relative_to(model)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     if revision not in (None, found.hexdigest()):
         raise Unreadable(
-            f"revision = {revision!r} is not that of the code in {model!r}, which has changed since; read it, and "
+            f"revision = {revision!r} does not match the code in {model!r}, which has changed; read the code, and "
             "leave revision out"
         )
     return found.hexdigest()
 
 
 def refuse_untrusted(model: str, trusted: bool, config: dict[str, Any]) -> None:
-    """Refuse to run the code of a model's author unless an experiment and its user agree to it.
+    """Raise `Unreadable` for a model with its author's code, unless the experiment and its user both trust it.
 
-    A run folder or an experiment may come from somebody else, so a parameter alone is not the user's word.
+    A run folder or an experiment may come from somebody else, so the parameter does not show the user's consent.
 
     Raises:
-        Unreadable: when the one or the other is missing, or the code is another repository's, which no revision pins.
+        Unreadable: if one of them is missing, or the code is in another repository, which `revision` does not pin.
     """
     names = [str(name) for name in config.get("auto_map", {}).values()]
     if others := {name.split("--")[0] for name in names if "--" in name} - {model}:
         raise Unreadable(
             f"model = {model!r} runs code of another repository, {min(others)}; download both, read that code, put it "
-            "beside config.json, and take its name out of auto_map"
+            "next to config.json, and remove its name from auto_map"
         )
     if not trusted:
         raise Unreadable(
-            f"model = {model!r} runs code of its author, which can do anything that you can; read that code, and set "
+            f"model = {model!r} runs its author's code, which can do anything that you can; read that code, and set "
             "trust_remote_code = true"
         )
     if os.environ.get(TRUST) != "1":

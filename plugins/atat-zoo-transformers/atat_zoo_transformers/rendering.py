@@ -1,8 +1,8 @@
-"""A chat template in Jinja, rendered as the library does, but with an end: each step and each character is counted.
+"""Rendering of Jinja chat templates as in the library, with limits on steps and characters.
 
-Jinja's sandbox guards the machine, but not time and memory. Here a template is compiled with filters that count, in the
-thread that renders and on any platform, each turn of a loop, each call, and each text, list and number that is made.
-What may make much more than it is given, as `'a' * 10**9`, is asked before.
+Jinja's sandbox protects the machine, but does not limit time and memory. Here, the compiled template contains filters
+that count each loop iteration, each call, and each created text, list and number, in the rendering thread and on any
+platform. Operations whose result may be much larger than their input, such as `'a' * 10**9`, are checked beforehand.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ABSENT = ("lipsum", "sum", "urlize", "wordwrap")  # they may take long, and no 
 
 
 class TooMuchError(Exception):
-    """A template does not end, or makes too much."""
+    """Error for a template that exceeds the limits."""
 
 
 class _Work:
-    """What a rendering has left."""
+    """Remaining budget of a rendering."""
 
     def __init__(self, most: int) -> None:
         self.most = self.left = most
@@ -48,7 +48,7 @@ class _Work:
             raise TooMuchError
 
     def size(self, value: Any) -> tuple[int, int]:
-        """Return the characters of a value, each as often as it is written, and its values; too many are too much."""
+        """Return the size of a value, its characters and elements with repetitions, if it is within the limit."""
         characters, values, waiting = 0, 0, [value]
         while waiting:
             each = waiting.pop()
@@ -76,7 +76,7 @@ class _Work:
             yield each
 
     def ask(self, name: str, given: Sequence[Any]) -> list[Any]:
-        """Return what a function is given, iterators as lists, unless it may make too much of it."""
+        """Return a function's arguments, with iterators as lists, unless the result may be too large."""
         self.spend(_STEP)
         given = [list(self.steps(each)) if isinstance(each, Iterator) else each for each in given]
         if name in _GROWING:
@@ -89,7 +89,7 @@ class _Work:
         return given
 
     def made(self, value: Any, *, written: bool = False) -> Any:
-        """Return what was made, or is written, once it is counted; what a list holds was made before."""
+        """Return a created or printed value after counting it; elements of a list were counted before."""
         if isinstance(value, Iterator):
             return self.steps(value)
         characters, values = self.size(value)
@@ -101,13 +101,13 @@ _WORK: ContextVar[_Work] = ContextVar("_WORK")
 
 
 def _largest(text: str) -> int:
-    """Return the largest number that is written in a format, as its width."""
+    """Return the largest number in a format string, such as its width."""
     digits = "".join(character if character.isdecimal() else " " for character in text).split()
     return max((int(each) if len(each) < 10 else 1 << 30 for each in digits), default=0)
 
 
 def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that asks and counts; the first of what it is given may be Jinja's own."""
+    """Return a counting version of a filter, whose first argument may be Jinja's context."""
     own = int(hasattr(function, "jinja_pass_arg"))
 
     @functools.wraps(function)
@@ -136,7 +136,7 @@ def _written(_: Any, value: Any) -> Any:
 
 
 class _Counting(NodeTransformer):
-    """Puts the counting filters into a template."""
+    """Jinja extension that adds the counting filters to a template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -163,7 +163,7 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The library's own, that counts."""
+    """The library's Jinja environment, with counting."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -216,11 +216,11 @@ def _compiled(source: str) -> Any:
 
 
 def rendered(source: str, messages: Sequence[Mapping[str, str]], **given: Any) -> str:
-    """Return the text of messages by a template.
+    """Return the text of messages, rendered by a template.
 
     Raises:
-        TooMuchError: when it takes too long or makes too much.
-        Exception: any other, as the template is code of somebody else.
+        TooMuchError: if rendering takes too long or creates too much.
+        Exception: any other, because the template is foreign code.
     """
     length = sum(len(message["content"]) + _STEP for message in messages)
     work = _Work(CHARACTERS + _EACH * length)

@@ -1,4 +1,4 @@
-"""The chat template of a model: dialogues in tokens, in which no text of a message is control."""
+"""A model's chat template: dialogues as tokens, in which the text of a message contains no control tokens."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from atat_zoo.data.dialogues import ROLES, Message, Part
 from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, adapted, encoded_by
 from atat_zoo.system.errors import UserError, clip
 
-_REMEDY = "write another by tokenizer.chat_template"
+_REMEDY = "pass another with tokenizer.chat_template"
 
 
 class _Frame(NamedTuple):
-    """What a template writes around the contents of messages: n of them between n + 1 pieces of its own text."""
+    """Text of a template around the contents of n messages, in n + 1 pieces."""
 
     pieces: list[str]
     answers: list[tuple[int, int]]  # where answers begin and end in the text that has marks for contents
     marks: list[str]  # these; empty for a message without content
 
     def contents_in(self, text: str, messages: Sequence[Message]) -> list[str] | None:
-        """Return the contents of messages in a text of a template, or None if they are not all that differs there."""
+        """Return the message contents in a rendered text, or None if the text differs elsewhere, too."""
         found, at = [], len(self.pieces[0])
         said = [message.content for message, mark in zip(messages, self.marks, strict=True) if mark]
         for content, after in zip(said, self.pieces[1:], strict=True):
@@ -41,20 +41,20 @@ class _Frame(NamedTuple):
 
 
 class RewrittenError(UserError):
-    """A template changes what stands before an answer, once more messages follow."""
+    """Error for a template that changes the text before an answer when more messages follow."""
 
 
 class ChatModel(LibraryModel):
-    """A tokenizer with a template.
+    """Tokenizer with a chat template.
 
-    The template is rendered with marks in place of the contents, which shows its own text: in this the names of tokens
-    are these tokens. A content is encoded by itself, as any text, and put there. So no content has a control token or
-    changes a token around it, and the rest has the tokens of the library's own `apply_chat_template`. A template that
-    does not write each content once, in order, and as it is but for white space at its ends is refused.
+    Rendering the template with placeholders for the contents gives its own text, in which names of special tokens are
+    these tokens. Each content is encoded by itself, as plain text, and inserted. Contents therefore contain no control
+    tokens and do not change tokens around them; the other tokens are those of the library's `apply_chat_template`. A
+    template must contain each content once, in order and unchanged except for white space at its ends.
 
-    What is answer is found by rendering the dialogue up to each answer and to its end: the second text begins with the
-    first, and the whole with the second; a token on the border of an answer is given. A template that rewrites earlier
-    answers, as those that leave out their reasoning, has a text for each; of the last one it must not rewrite anything.
+    Answers are located by rendering the dialogue up to the start and to the end of each answer: the second text begins
+    with the first, and the whole text with the second. A token across the border of an answer counts as given. If a
+    template rewrites earlier answers, for example without their reasoning, each answer gets its own text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None, template: str, names: Any) -> None:
@@ -63,19 +63,19 @@ class ChatModel(LibraryModel):
 
     @cached_property
     def contents(self) -> Tokenizer:
-        """The tokenizer of contents, in front of which no space is added."""
+        """Tokenizer of contents, without an added leading space."""
         return adapted(self._text, prefix=False)
 
     @cached_property
     def beginning(self) -> Tokenizer:
-        """The tokenizer of the template's text, by which the name of a special token is that token."""
+        """Tokenizer of the template's text, in which the name of a special token is that token."""
         made = Tokenizer.from_str(self.library.to_str())
         made.encode_special_tokens = False
         return made
 
     @cached_property
     def going_on(self) -> Tokenizer:
-        """The same of text that follows other text, in front of which no space is added."""
+        """Tokenizer of template text that follows other text, without an added leading space."""
         return adapted(self.beginning, prefix=False)
 
     @override
@@ -89,7 +89,7 @@ class ChatModel(LibraryModel):
     def chat(
         self, messages: Sequence[Message], *, answering: bool = False, learned: Sequence[int] | None = None
     ) -> list[Part]:
-        """See `TokenizerModel`; `learned` names the messages that are answers, all of them by default."""
+        """Return the tokens of a dialogue; `learned` selects the answers to train on (default: all)."""
         if learned is None:
             learned = [i for i, message in enumerate(messages) if message.answers and not answering]
         text = self.rendered(messages, answering)
@@ -100,7 +100,7 @@ class ChatModel(LibraryModel):
             if frame and contents is not None:
                 return list(self.spliced(frame, contents))
         raise UserError(
-            "the chat template of the tokenizer changes, repeats, reorders or leaves out the text of a message: "
+            "the chat template of the tokenizer changes, repeats, reorders or omits the text of a message: "
             f"{clip(repr([message.content for message in messages]), 100)}; change the message, or {_REMEDY}"
         )
 
@@ -115,30 +115,30 @@ class ChatModel(LibraryModel):
             one != other and other.startswith(one) for one in headers for other in headers
         ):
             raise UserError(
-                "the chat template of the tokenizer tells who speaks by text that a message may have, too; put special "
-                f"tokens between messages ({_REMEDY}), or, if nobody else wrote the messages, say trusted=True"
+                "the chat template of the tokenizer marks the speaker by text that a message may contain; put special "
+                f"tokens between messages ({_REMEDY}), or, if you trust the authors of all messages, pass trusted=True"
             )
 
     def frames(self, dialogues: Iterable[Sequence[str]]) -> Iterator[_Frame]:
-        """Yield what the template writes around messages of such roles; what it refuses, nobody can forge."""
+        """Yield the template's text around messages of the given roles, for each variant that the template accepts."""
         for roles in dialogues:
             with suppress(UserError):
                 if frame := self.framed([Message(role, "x") for role in roles], True):
                     yield frame
 
     def controls(self, piece: str) -> list[int]:
-        """Return where the control tokens of a piece of the template begin."""
+        """Return the offsets of the control tokens in a piece of the template."""
         encoding = self.going_on.encode(piece, add_special_tokens=False)
         return [a for i, (a, _) in zip(encoding.ids, encoding.offsets, strict=True) if i in self.control]
 
     def header(self, piece: str) -> str:
-        """Return what stands before a content, from the last control token on: it says who speaks."""
+        """Return the text before a content from the last control token on, which names the speaker."""
         return piece[max(self.controls(piece), default=0) :]
 
     def framed(
         self, messages: Sequence[Message], answering: bool, learned: Sequence[int] = (), *, empty: bool = True
     ) -> _Frame | None:
-        """Return what a template writes around messages, `empty` ones as well; None if that cannot be told."""
+        """Return the template's text around messages, including `empty` ones; None if it cannot be determined."""
         key = secrets.token_hex(16)
         marks = [f"x{key}{i:06}" if message.content or empty else "" for i, message in enumerate(messages)]
         marked = [message.saying(mark) for message, mark in zip(messages, marks, strict=True)]
@@ -152,7 +152,7 @@ class ChatModel(LibraryModel):
         return _Frame([*pieces, text], [self.span(marked, i, whole) for i in learned], marks)
 
     def spliced(self, frame: _Frame, contents: Sequence[str]) -> Iterator[Part]:
-        """Yield the tokens of a dialogue, those that are learned and those that are given."""
+        """Yield the tokens of a dialogue in pieces, with whether they are trained on."""
         learned: list[tuple[int, bool]] = []
         at = 0
 
@@ -173,7 +173,7 @@ class ChatModel(LibraryModel):
     def own(self, piece: str, *, first: bool) -> Iterator[tuple[int, tuple[int, int]]]:
         """Yield the ids of a piece of the template's text, and their offsets in it.
 
-        What stands before its first control token goes on from the text before, if it is not the first piece.
+        In any piece but the first, text before the first control token continues the preceding text.
         """
         cut = 0 if first else min(self.controls(piece), default=len(piece))
         for tokenizer, start, part in ((self.going_on, 0, piece[:cut]), (self.beginning, cut, piece[cut:])):
@@ -182,17 +182,17 @@ class ChatModel(LibraryModel):
                 yield i, (start + a, start + b)
 
     def span(self, messages: Sequence[Message], i: int, whole: str) -> tuple[int, int]:
-        """Return where message i, an answer, begins and ends in the text of all."""
+        """Return the start and end of message i, an answer, in the whole text."""
         before, after = self.rendered(messages[:i], True), self.rendered(messages[: i + 1], False)
         if not (after.startswith(before) and whole.startswith(after)):
             raise RewrittenError(
-                f"the chat template of the tokenizer changes what stands before message {i + 1}, so that it has no "
-                f"tokens of its own; leave earlier answers out, or {_REMEDY}"
+                f"the chat template of the tokenizer changes the text before message {i + 1}, which then has no "
+                f"tokens of its own; remove earlier answers, or {_REMEDY}"
             )
         return len(before), len(after)
 
     def rendered(self, messages: Sequence[Message], answering: bool) -> str:
-        """Return the text of messages, as the library has it."""
+        """Return the text of messages, as rendered by the library."""
         from jinja2 import TemplateError, TemplateSyntaxError
 
         from atat_zoo_transformers.rendering import TooMuchError, rendered
@@ -204,9 +204,9 @@ class ChatModel(LibraryModel):
             )
             text.encode()
         except TooMuchError:
-            said = f"does not end, is too long or makes too much text; {_REMEDY}"
+            said = f"does not end, is too long or creates too much text; {_REMEDY}"
         except TemplateSyntaxError as error:
-            said = f"is no template of Jinja: line {error.lineno}: {clip(error)}; {_REMEDY}"
+            said = f"is not a Jinja template: line {error.lineno}: {clip(error)}; {_REMEDY}"
         except Exception as error:  # it is code of somebody else, which may raise anything
             kind = "" if type(error) is TemplateError else f"{type(error).__name__}: "
             said = f"refuses a dialogue: {kind}{clip(error)}; change the dialogue, or {_REMEDY}"

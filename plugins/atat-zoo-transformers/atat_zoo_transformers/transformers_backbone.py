@@ -1,4 +1,4 @@
-"""A language model of the `transformers` library as the network."""
+"""The backbone `transformers`: a language model of the `transformers` library."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _LENGTH = 512  # of an imported run's sequences, or fewer, if the model reads no
 
 @component
 class TransformersBackbone(LoRABackbone):
-    """A masked or causal language model of the Hugging Face hub, or of a folder: BERT, RoBERTa, ModernBERT, GPT-2, ….
+    """Masked or causal language model from the Hugging Face hub or a folder: BERT, RoBERTa, ModernBERT, GPT-2, ….
 
-    A masked language model is a denoiser as it is: p_θ(x_i | z) is its prediction at a mask, and the column of its own
-    mask is never predicted. A causal one attends to all positions here, unless the objective says otherwise, and learns
-    in a training to read masks (Gong et al., arXiv:2410.17891); with `shift` it goes on predicting each token from the
-    position before it. It has no mask: `mask_id` names a token that text does not have. With objectives that predict
-    the next token the mask only starts a text, so there it may be the BOS or the EOS, which is predicted as any token.
+    A masked language model is a denoiser without changes: p_θ(x_i | z) is its prediction at a mask, and its mask token
+    is never predicted. A causal model gets bidirectional attention unless the objective restricts it, and learns to
+    read masks in training (Gong et al., arXiv:2410.17891); with `shift`, it still predicts each token from the position
+    before it. It has no mask, so `mask_id` names a token that does not occur in text. With next-token objectives, the
+    mask only starts a text, so it may be the BOS or EOS, which are predicted like any token.
 
-    The network is split before its last layer, so that logits are computed where they are needed alone; a model whose
-    logits are not those of its last layer is refused. There is no dropout, since the library draws it from a global
-    generator. An attention mask, or tokens that are cached, take the place of a sliding window.
+    The network is split before its last layer, so that logits are only computed where they are needed; a model whose
+    logits do not come from that layer is refused. Dropout is not supported, because the library draws it from a global
+    generator. Attention masks and cached tokens replace a sliding window.
 
-    Weights are read from safetensors only. A model that the library has no code for runs its author's, like LLaDA,
-    Dream and MDLM's own checkpoints, once `trust_remote_code` and the environment's ATAT_ZOO_TRUST_REMOTE_CODE=1 both
-    say so; such a model attends as its code does. The code that was read is the code that runs: `revision` becomes the
-    commit, or a hash of a folder's *.py, and code of another repository is refused.
+    Weights are read from safetensors only. A model without code in the library runs its author's code, such as LLaDA,
+    Dream and MDLM's checkpoints, if both `trust_remote_code` and ATAT_ZOO_TRUST_REMOTE_CODE=1 in the environment allow
+    it; its attention is that of its code. `revision` pins the code that runs, as a commit or as a hash of a folder's
+    *.py, and code of another repository is refused.
 
-    `config` and `mask_id` are filled in from the model, so that a run no longer needs it, but for its author's code.
+    `config` and `mask_id` are filled in from the model, so that a run no longer needs it, except for its author's code.
     """
 
     name = "transformers"
@@ -90,7 +90,7 @@ class TransformersBackbone(LoRABackbone):
         try:
             foreign = is_foreign(self.settings)
         except (ValueError, KeyError, TypeError) as error:  # JSON of another shape, or none
-            raise Unreadable(f"config is no model's config.json: {error}; leave it out") from None
+            raise Unreadable(f"config is not a model's config.json: {error}; leave it out") from None
         if foreign:
             refuse_untrusted(self.model, self.trust_remote_code, self.settings)
             object.__setattr__(self, "revision", pinned(self.model, self.revision))
@@ -99,13 +99,13 @@ class TransformersBackbone(LoRABackbone):
             mask = library.token_to_id(special["mask_token"]) if "mask_token" in special else None
             if mask is None:
                 raise Unreadable(
-                    f"the tokenizer of {self.model!r} has no mask; name by mask_id a token that text does not have"
+                    f"the tokenizer of {self.model!r} has no mask; set mask_id to a token that does not occur in text"
                 )
             object.__setattr__(self, "mask_id", mask)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The content of the model's config.json."""
+        """Content of the model's config.json."""
         content: dict[str, Any] = json.loads(self.config or "")
         return content
 
@@ -115,7 +115,7 @@ class TransformersBackbone(LoRABackbone):
         return False
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a sequence that is longer than the model reads, a mask that text has, a wrong shift."""
+        """Yield the problems: a sequence that is too long, a mask that occurs in text, or an incompatible shift."""
         from atat_zoo_transformers.model_description import ends_of, longest_of
 
         yield from LoRABackbone.check(self, experiment)
@@ -124,20 +124,20 @@ class TransformersBackbone(LoRABackbone):
         if self.shift and getattr(objective, "masks_attention", False):
             yield Problem(
                 "backbone.shift",
-                f"objective {objective.name!r} does not denoise a text as a whole, so the position "
-                "before another is not the one that was read before it; set it to false",
+                f"objective {objective.name!r} does not denoise a text as a whole, so a position cannot be predicted "
+                "from the one before it; set it to false",
             )
         if denoises and special != "none" and self.mask_id in ends_of(self.settings):
             yield Problem(
                 "backbone.mask_id",
                 f"{self.mask_id} is BOS or EOS of {self.model}, which data.special_tokens = {special!r} "
-                'puts into the text; name another token, or set data.special_tokens to "none"',
+                'adds to the text; choose another token, or set data.special_tokens to "none"',
             )
         longest = longest_of(self.settings)
         if longest is not None and longest < experiment.data.length:
             yield Problem(
                 "data.length",
-                f"{experiment.data.length} is longer than the {longest} tokens that {self.model} reads; shorten it",
+                f"{experiment.data.length} is longer than {self.model}'s maximum of {longest} tokens; shorten it",
             )
 
     def no_export_because(self, experiment: Experiment) -> str | None:
@@ -154,7 +154,7 @@ class TransformersBackbone(LoRABackbone):
         dtype: str | None,
         max_shard_size: str,
     ) -> None:
-        """See `Backbone`: as the model that it was; the module is used up."""
+        """Write the original model with the module's weights; the module cannot be used afterwards. See `Backbone`."""
         import torch
         from atat_zoo_checkpoints.hub.hub_tokenizer import padding_of
         from transformers import PreTrainedTokenizerFast
@@ -176,10 +176,10 @@ class TransformersBackbone(LoRABackbone):
                 written.save_pretrained(folder)
 
     def build(self, context: Context) -> nn.Module:
-        """See `Backbone`.
+        """Return the network; see `Backbone`.
 
         Raises:
-            UserError: when the model's weights are not there, are not complete or do not fit the tokenizer.
+            UserError: if the model's weights are missing, incomplete, or do not fit the tokenizer.
         """
         from atat_zoo_transformers.transformers_module import built
 
@@ -187,7 +187,7 @@ class TransformersBackbone(LoRABackbone):
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
-        """Return whether the library has code for a model; one with code of its own must be asked for by name."""
+        """Return whether the library supports a model; one with its own code must be chosen by `backbone.use`."""
         from atat_zoo_transformers.model_description import is_foreign
 
         return "model_type" in config and not is_foreign(config)
@@ -213,5 +213,5 @@ class TransformersBackbone(LoRABackbone):
         return table
 
     def imported(self, module: Any, published: Published) -> TransformersBackbone:
-        """Return the backbone of a run, whose weights, read when it was built, are its own from now on."""
+        """Return the backbone of a run, which from now on owns the weights that were read when it was built."""
         return attrs.evolve(self, pretrained=False)

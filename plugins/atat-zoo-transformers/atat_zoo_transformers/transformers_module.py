@@ -35,20 +35,20 @@ _NEVER = -1e4
 _AUTO = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
 _PROBED = 8  # tokens by which the split is checked
 _LOUDER = 128  # times what the last layer reads there: a soft cap of the logits does little to those of small weights
-_REFUSES = "model = {model!r} does not give logits as a denoiser is asked for them ({first}); name another model"
+_REFUSES = "model = {model!r} cannot compute logits as a denoiser ({first}); choose another model"
 
 _joined: ContextVar[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None] = ContextVar("joined", default=None)
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
-    """Attend as torch does, to what the mask says and nothing else, and to what the cache holds, too."""
+    """Return torch's attention under the given mask only, over this layer's and cached keys and values."""
     if (join := _joined.get()) is not None:
         key, value = join(key, value)
     return sdpa_attention_forward(module, query, key, value, mask, **{**options, "is_causal": False})
 
 
 def _mask(*args: Any, **options: Any) -> Any:
-    """Return the mask of a layer in full, since none means that all is seen."""
+    """Return the mask of a layer in full, because a missing mask means full attention."""
     return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
 
 
@@ -59,7 +59,7 @@ AttentionMaskInterface.register(ATTENTION, _mask)
 
 @contextmanager
 def _with(cache: Cache | None) -> Iterator[None]:
-    """Let each layer of a forward pass join its keys and values with a cache."""
+    """Join the keys and values of each layer with a cache during a forward pass."""
     if cache is None:
         yield
         return
@@ -85,7 +85,7 @@ def built(
     checkpoint_activations: bool,
     **others: Any,  # of the specification alone
 ) -> TransformersModule:
-    """Return the module; with a training's counts it has the model's weights, and else waits for those that are saved.
+    """Return the module: with the model's weights in a training, and otherwise ready to load saved ones.
 
     Raises:
         UserError: see `TransformersBackbone.build`.
@@ -116,8 +116,8 @@ def built(
             layers = getattr(config, "num_hidden_layers", 0)
             if files and isinstance(layers, int) and layers > len(files):  # which would be built one by one
                 raise UserError(
-                    f"{model} has {len(files)} weights, too few for the {layers} layers of its config.json; get "
-                    "the model again"
+                    f"{model} has {len(files)} weights, too few for the {layers} layers in its config.json; "
+                    "download the model again"
                 )
             network, report = kind.from_pretrained(
                 model,
@@ -149,21 +149,24 @@ def built(
 
 
 def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], model: str) -> None:
-    """Raise a `UserError` if weights are not those of the configuration, or one is no floating-point number."""
+    """Raise a `UserError` if weights do not match the configuration or are not floating-point numbers."""
     prefix = f"{network.base_model_prefix}."
     named = dict(network.named_parameters())
     # The library would draw these at random and go on.
     if missing := sorted(report["missing_keys"]):
         if any(name.startswith(prefix) for name in missing):
-            why = "; get it again, or correct its config.json"
+            why = "; download it again, or correct its config.json"
         else:
-            why = ", so it has no language model's head; name a model that predicts tokens"
+            why = ", so it has no language-model head; choose a model that predicts tokens"
             if [named.get(name) for name in missing] == [network.get_output_embeddings().weight]:
                 why += ", or set tie_word_embeddings to true in its config.json if the embedding is its head"
         raise UserError(f"backbone.model: {model!r} lacks the weights {missing[0]} ({len(missing)} in all){why}")
-    shapes = [f"{name} is {list(found)} and not {list(own)}" for name, found, own in sorted(report["mismatched_keys"])]
+    shapes = [
+        f"{name} has the shape {list(found)} instead of {list(own)}"
+        for name, found, own in sorted(report["mismatched_keys"])
+    ]
     layers = {re.sub(r"\d+", "0", name) for name in named}
-    shapes += [f"{name} is not known" for name in report["unexpected_keys"] if re.sub(r"\d+", "0", name) in layers]
+    shapes += [f"{name} is unknown" for name in report["unexpected_keys"] if re.sub(r"\d+", "0", name) in layers]
     refuse_other(sorted(shapes), model)
     first, last = network.get_input_embeddings(), network.get_output_embeddings()
     if getattr(network.config, "tie_word_embeddings", False) and last is not None and first.weight is not last.weight:
@@ -174,26 +177,26 @@ def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], mode
     for name, weight in files.items():
         if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
             raise UserError(
-                f"{model}: {name} is of {weight.dtype}, which is not the type of a weight; get the model again"
+                f"{model}: {name} has the type {weight.dtype}, not a floating-point type; download the model again"
             )
     for name, weight in named.items():
         refuse_not_finite(name, weight, model)
 
 
 def dropouts(settings: dict[str, Any]) -> dict[str, float]:
-    """Return the rates of dropout in a model's configuration, by their keys: `hidden_dropout_prob`, `attn_pdrop`, …."""
+    """Return the dropout rates in a model's configuration by key: `hidden_dropout_prob`, `attn_pdrop`, …."""
     named = {key: value for key, value in settings.items() if re.search("dropout|pdrop|layerdrop", key)}
     return {key: value for key, value in named.items() if isinstance(value, float)}
 
 
 def first_position(network: nn.Module) -> int:
-    """Return where a network begins to count positions: RoBERTa's does behind its padding's id."""
+    """Return the number of a network's first position: RoBERTa counts from after the id of its padding."""
     tables = [m for name, m in network.named_modules() if name.endswith("position_embeddings")]
     return next((m.padding_idx + 1 for m in tables if isinstance(getattr(m, "padding_idx", None), int)), 0)
 
 
 class TransformersModule(nn.Module):
-    """Tokens [B, L] to what the last layer of a model reads, [B, L, D]; `head` is that layer."""
+    """Network from tokens [B, L] to the input of a model's last layer, [B, L, D]; `head` is that layer."""
 
     reads_time = False
 
@@ -217,14 +220,12 @@ class TransformersModule(nn.Module):
         size = int(getattr(network.config, "vocab_size", 0))
         refuse_without_row(context, size, model)
         if mask_id >= size:
-            raise UserError(
-                f"{model} has {size} tokens and the mask is {mask_id}; name one of these by backbone.mask_id"
-            )
+            raise UserError(f"backbone.mask_id = {mask_id}, but {model} has {size} tokens; use an id below {size}")
         self.model, self.V, self.mask_id, self.shift = model, V, mask_id, shift
         self.causal = not foreign and network.config.model_type not in MASKED
         self.first = first_position(network)
         if longest is not None and length > longest - self.first:
-            raise UserError(f"data.length = {length} is more than the {longest - self.first} tokens of {model}")
+            raise UserError(f"data.length = {length} exceeds the {longest - self.first} tokens of {model}; lower it")
         self.asks: dict[str, Any] = {}
         if self.causal:
             self.asks = {"use_cache": False}
@@ -242,14 +243,14 @@ class TransformersModule(nn.Module):
             self.attends = self._obeys()
         if self.causal and not self.attends:
             raise UserError(
-                f"{model} reads from left to right, and its code in this version of transformers takes no other "
-                "attention mask; name another model"
+                f"{model} reads from left to right, and its code in this version of transformers accepts no other "
+                "attention mask; choose another model"
             )
         self.register_state_dict_post_hook(_once)
         self.register_load_state_dict_pre_hook(_again)
 
     def _split(self, network: Any, head: str) -> None:
-        """Take the last layer out of a network, and see that nothing follows it."""
+        """Split the last layer off a network, and check that nothing follows it."""
         probe = torch.arange(min(_PROBED, self.V))[None]
         self.layer, decoder = _last_layer(network, self.model, head)
         louder = decoder.register_forward_pre_hook(lambda _, hidden: _LOUDER * hidden[0])
@@ -264,12 +265,12 @@ class TransformersModule(nn.Module):
             same = False
         if not same:
             raise UserError(
-                f"backbone.head: the logits of {self.model} are not what its layer {self.layer!r} makes; name the "
-                "layer that makes them, or another model"
+                f"backbone.head: the logits of {self.model} are not the output of its layer {self.layer!r}; name the "
+                "layer that computes them, or choose another model"
             )
 
     def _obeys(self) -> bool:
-        """Return whether the network attends as a mask says: to the last token under a full one, not under the past."""
+        """Return whether attention follows a mask: the last token has an effect under a full mask only."""
         probe = torch.arange(min(_PROBED, self.V))
         texts = torch.stack([probe, torch.cat([probe[:-1], probe[:1]])])
         full = torch.ones(1, 1, len(probe), len(probe), dtype=torch.bool)
@@ -284,7 +285,7 @@ class TransformersModule(nn.Module):
 
     @property
     def embedding(self) -> Embedding:
-        """See `BackboneModule`; the mask is read as the model's own."""
+        """Embedding with the model's own mask; see `BackboneModule`."""
         return Embedding(self)
 
     def own(self, tokens: Tensor) -> Tensor:
@@ -293,13 +294,13 @@ class TransformersModule(nn.Module):
 
     @property
     def twice(self) -> dict[str, str]:
-        """The second names of weights that have two, with the first, under which safetensors want them saved."""
+        """Second names of tied weights, each with the first name, as safetensors saves them."""
         named: dict[Tensor, str] = {}
         pairs = [(named.setdefault(p, name), name) for name, p in self.named_parameters(remove_duplicate=False)]
         return {name: first for first, name in pairs if name != first}
 
     def ask(self, tokens: Tensor, **options: Any) -> Tensor:
-        """Return what the network makes of tokens, [B, L, …]."""
+        """Return the network's output for tokens, [B, L, …]."""
         asks = dict(self.asks)
         if "timesteps" in asks:
             asks["timesteps"] = torch.zeros(len(tokens), device=tokens.device)
@@ -317,13 +318,15 @@ class TransformersModule(nn.Module):
     ) -> Tensor:
         """See `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
-            raise ValueError("with a cache the positions must be given, and the attention as a mask")
+            raise ValueError("with a cache, pass the positions, and the attention as a mask")
         if self.shift and (
             attention is not None or cache is not None
         ):  # the position before is not what was read before
-            raise UserError(f"backbone.shift: {self.model} is asked for part of a text; set it to false")
+            raise UserError(
+                f"backbone.shift: this objective gives {self.model} only a part of the text; set it to false"
+            )
         if not self.attends and (attention is not None or cache is not None):
-            raise UserError(f'{self.model} attends as its own code does; choose objective.use = "mdlm"')
+            raise UserError(f'{self.model} does not support other attention masks; set objective.use = "mdlm"')
         options: dict[str, Any] = {}
         B, L = tokens.shape
         if positions is not None or self.first:
@@ -341,9 +344,9 @@ class TransformersModule(nn.Module):
 
 
 class Head(nn.Module):
-    """The last layer of a model: what it reads, [..., D], to logits of V tokens, [..., V], one never predicted.
+    """Last layer of a model, from its input [..., D] to logits of V tokens, [..., V], without the model's mask.
 
-    It is no `nn.Linear`, whose weights an optimizer may take for those of a layer within.
+    It is not an `nn.Linear`, because optimizers could treat its weights as those of an inner layer.
     """
 
     never: int | None = None  # the model's own mask
@@ -360,14 +363,14 @@ class Head(nn.Module):
         return logits
 
     def layer(self) -> nn.Linear:
-        """Return it as the model had it."""
+        """Return the layer in the model's own form."""
         layer = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=False, device="meta")
         layer.weight, layer.bias = self.weight, self.bias
         return layer
 
 
 class Embedding(nn.Module):
-    """The embedding of a model with the zoo's ids, 0 … V; its weights are the network's, and are not saved twice."""
+    """Embedding of a model for the zoo's ids 0 … V; it shares the network's weights, which are not saved twice."""
 
     def __init__(self, module: TransformersModule) -> None:
         super().__init__()
@@ -383,14 +386,14 @@ class Embedding(nn.Module):
 
 
 def _last_layer(network: Any, model: str, head: str) -> tuple[str, nn.Linear]:
-    """Return the layer that makes the logits, and its name."""
+    """Return the layer that computes the logits, and its name."""
     layer = dict(network.named_modules()).get(head) if head else network.get_output_embeddings()
     name = next((name for name, module in network.named_modules() if module is layer and name), None)
     if name is None or not isinstance(layer, nn.Linear):
         known = ", ".join(name for name, module in network.named_modules() if isinstance(module, nn.Linear))
         raise UserError(
-            f"backbone.head: {model} has no layer {head!r} that makes its logits; name one of its linear "
-            f"layers, of which the last ones are {known[-200:]}"
+            f"backbone.head: {model} has no layer {head!r} that computes its logits; use one of its linear layers, "
+            f"such as {known[-200:]}"
         )
     return name, layer
 
@@ -407,7 +410,7 @@ def _again(module: TransformersModule, state: dict[str, Any], prefix: str, *_: A
 
 
 def restored(module: TransformersModule) -> Any:
-    """Return the model as the library knows it; the module is used up."""
+    """Return the model in the library's form; the module cannot be used afterwards."""
     network = module.network
     parent, _, name = module.layer.rpartition(".")
     network.get_submodule(parent).register_module(name, module.head.layer())

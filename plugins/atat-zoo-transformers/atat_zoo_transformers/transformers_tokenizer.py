@@ -1,4 +1,4 @@
-"""The tokenizer of a model."""
+"""The tokenizer `transformers`: that of a model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 
 @component
 class TransformersTokenizer(Tokenizer):
-    """The tokenizer of a model of the Hugging Face hub, or of a folder, with the model's own ids.
+    """Tokenizer of a model from the Hugging Face hub or a folder, with the model's own ids.
 
-    BOS and EOS are the tokens that stand around a text there: [CLS] and [SEP] of BERT, else those that are called so.
-    The zoo's mask is V, as everywhere, and the backbone `transformers` reads it as the model's own; V is the largest id
-    plus one. A text that names an added token, special or not, is text. Byte-level vocabularies restore every byte of a
-    text; word pieces restore its words, in lower case if the model has no other, and write a character that they do not
-    know as their unknown token.
+    BOS and EOS are the tokens around a text: [CLS] and [SEP] of BERT, or the tokens of these names. The zoo's mask is
+    V, the largest id plus one, and the backbone `transformers` replaces it by the model's own. The name of an added
+    token in a text is plain text. Byte-level vocabularies restore every byte of a text. Word pieces restore its words,
+    in lower case if the model is uncased, and give unknown characters as the unknown token.
 
-    Dialogues have the model's own chat template, in which no text of a message is an added token.
+    Dialogues use the model's chat template; the text of a message contains no added tokens.
 
     `special_tokens`, `sha256` and `chat_template` are filled in from the model, so that a run no longer needs it.
     """
@@ -57,7 +56,7 @@ class TransformersTokenizer(Tokenizer):
 
     @property
     def ends(self) -> dict[str, str | None]:
-        """The names of BOS and EOS."""
+        """Names of BOS and EOS."""
         names = self.special_tokens or {}
         return {
             "bos": names.get("cls_token", names.get("bos_token")),
@@ -65,10 +64,10 @@ class TransformersTokenizer(Tokenizer):
         }
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer; nothing is learned.
+        """Return the tokenizer, which needs no training.
 
         Raises:
-            Unreadable: when the model is not there, or has another tokenizer than when the experiment was resolved.
+            Unreadable: if the model is missing, or its tokenizer has changed since the experiment was resolved.
         """
         from atat_zoo_transformers.model_description import Unreadable, tokenizer_of
 
@@ -76,12 +75,12 @@ class TransformersTokenizer(Tokenizer):
         if _digest(library.to_str()) != self.sha256:
             raise Unreadable(
                 f"tokenizer.model: {self.model!r} has another tokenizer than when this experiment was resolved; "
-                "resolve it again, or name the revision that it had"
+                "resolve it again, or set tokenizer.revision to the earlier one"
             )
         return self._model(library)
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote; the model is not needed."""
+        """Return the tokenizer that `save` wrote, without using the model."""
         from atat_zoo.data.tokenizers.tokenizer_models import FILE, from_file
 
         return self._model(from_file(folder / FILE))
@@ -92,7 +91,7 @@ class TransformersTokenizer(Tokenizer):
         return self.chat_template
 
     def identity(self) -> dict[str, Any]:
-        """Return its table without the template, which changes no token of a text."""
+        """Return the table without the chat template, which does not change the tokens of a text."""
         return {key: value for key, value in unstructure(self).items() if key != "chat_template"}
 
     def _model(self, library: Any) -> TokenizerModel:
@@ -104,7 +103,7 @@ class TransformersTokenizer(Tokenizer):
         return ChatModel(library, **self.ends, template=self.chat_template, names=self.special_tokens or {})
 
     def fingerprint(self) -> str:
-        """Return the hash of the tokenizer's file: a different file gives different shards."""
+        """Return the hash of the tokenizer's file, because another file gives other shards."""
         assert self.sha256 is not None
         return self.sha256
 

@@ -165,7 +165,7 @@ def test_a_model_whose_code_takes_no_attention_mask_denoises_and_does_nothing_el
     small("megatron-bert", tmp_path / "model")
     made = import_model(str(tmp_path / "model"), tmp_path / "run")
     assert made.sample(1, length=16).texts
-    with pytest.raises(UserError, match="attends as its own code does"):
+    with pytest.raises(UserError, match="does not support other attention masks"):
         made.module.backbone(torch.tensor([[5, 6, 7]]), attention="causal")
     small("opt", tmp_path / "causal")
     with pytest.raises(UserError, match="reads from left to right"):
@@ -185,8 +185,8 @@ def test_another_model_s_tokenizer_is_not_asked_for_at_the_revision_of_this_one(
 @pytest.mark.parametrize(
     ("cap", "message"),
     [
-        (50.0, "does not give logits as a denoiser is asked for them.*softcap.*name another model"),
-        (None, "the logits of .* are not what its layer 'lm_head' makes"),
+        (50.0, "cannot compute logits as a denoiser.*softcap.*choose another model"),
+        (None, "the logits of .* are not the output of its layer 'lm_head'"),
     ],
 )
 def test_a_soft_cap_is_refused_also_where_weights_are_small(cap, message, tmp_path):
@@ -201,16 +201,16 @@ def test_a_soft_cap_is_refused_also_where_weights_are_small(cap, message, tmp_pa
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.length=100", "data.length: 100 is longer than the 64 tokens"),
-        ("backbone.mask_id=900", "has 83 tokens and the mask is 900; name one of these by"),
-        ("backbone.head=cls", "has no layer 'cls' that makes its logits"),
-        ("backbone.head=bert.encoder.layer.1.output.dense", "are not what its layer .* makes"),
+        ("data.length=100", "data.length: 100 is longer than .*'s maximum of 64 tokens"),
+        ("backbone.mask_id=900", "mask_id = 900, but .* has 83 tokens; use an id below 83"),
+        ("backbone.head=cls", "has no layer 'cls' that computes its logits"),
+        ("backbone.head=bert.encoder.layer.1.output.dense", "are not the output of its layer"),
         (
             "tokenizer.special_tokens={cls_token='[CSL]'}",
             r"tokenizer\.bos: the vocabulary has no token '\[CSL\]'; did you",
         ),
         ("""backbone.config='{"model_type": "bert", "vocab_size": "x"}'""", "cannot be loaded .*vocab_size"),
-        ('backbone.config="[]"', "is no model's config.json"),
+        ('backbone.config="[]"', "is not a model's config.json"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(override, message, tmp_path):
@@ -231,13 +231,18 @@ HALF = ["backbone.dtype=float16"]
             "bert",
             lambda w: w[EMBEDDING].view(-1)[5:6].fill_(torch.nan),
             [],
-            "has 1 number that is not finite; g",
+            "has 1 value that is not finite; d",
         ),
-        ("bert", lambda w: w.update({DENSE: w[DENSE].to(torch.int8)}), [], r"is of torch\.int8, which is not the type"),
+        ("bert", lambda w: w.update({DENSE: w[DENSE].to(torch.int8)}), [], r"has the type torch\.int8, not a floating"),
         ("bert", lambda w: w[DENSE].view(-1)[:1].fill_(2e5), HALF, "in float16; set backbone.dtype=.bfloat16"),
-        ("bert", lambda w: w.pop(DENSE), [], r"lacks the weights .*\.dense\.weight \(1 in all\); get it again"),
-        ("bert", lambda w: w.update({DENSE: torch.zeros(4, 4)}), [], r"dense\.weight is \[4, 4\] and not \[16, 32\]"),
-        ("bert", lambda w: w.update(MORE), [], r"layer\.2\.output\.dense\.bias is not known; get the model"),
+        ("bert", lambda w: w.pop(DENSE), [], r"lacks the weights .*\.dense\.weight \(1 in all\); download it again"),
+        (
+            "bert",
+            lambda w: w.update({DENSE: torch.zeros(4, 4)}),
+            [],
+            r"dense\.weight has the shape \[4, 4\] instead of \[16, 32\]",
+        ),
+        ("bert", lambda w: w.update(MORE), [], r"layer\.2\.output\.dense\.bias is unknown; download the model"),
         ("bert", lambda w: w.update({DECODER: w[EMBEDDING] + 1}), [], "tie_word_embeddings = true in .* differ"),
         ("llama", lambda w: w.pop("lm_head.weight"), MASK, r"\(1 in all\), so .* or set tie_word_embeddings to true"),
         ("bert", lambda w: w.update({DECODER: w[EMBEDDING].clone(), "extra": w[DENSE] + 1}), [], ""),
@@ -261,7 +266,9 @@ def rewrite(kind, folder, change):
 def test_a_weight_that_float16_does_not_hold_is_not_exported_in_it(tmp_path):
     rewrite("bert", tmp_path / "model", lambda w: w[DENSE].view(-1)[:1].fill_(2e5))
     import_model(str(tmp_path / "model"), tmp_path / "run")
-    with pytest.raises(UserError, match=r"--dtype float16: the weights .* go up to 2e\+05, and float16 to 6\.55e\+04"):
+    with pytest.raises(
+        UserError, match=r"--dtype float16: the weights .* go up to 2e\+05, but float16 only to 6\.55e\+04"
+    ):
         export_run(tmp_path / "run", tmp_path / "out", dtype="float16")
     assert not (tmp_path / "out").exists()
     export_run(tmp_path / "run", tmp_path / "out", dtype="bfloat16")
@@ -290,16 +297,16 @@ def _longer(folder, table):
     table["added_tokens"] += [{"id": size + i, "content": f"<|extra{i}|>", **added} for i in (0, 1)]
 
 
-UNKNOWN = "tokens and reads any text as unknown; take the files of its tokenizer again"
+UNKNOWN = "tokens and reads any text as unknown; download its files again"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_alone, r"has no tokenizer file \(tokenizer\.json, tokenizer\.model, vocab\.txt, vocab\.json\); put that of"),
+        (_alone, r"has no tokenizer file \(tokenizer\.json, tokenizer\.model, vocab\.txt, vocab\.json\); add that of"),
         (_vocabulary, "has 65 " + UNKNOWN),
         (_without_text, "has 5 " + UNKNOWN),
-        (_longer, r"has 83 rows and the tokenizer 85 tokens, the first without one is '<\|extra0\|>'; take .*s\(85\)"),
+        (_longer, r"has 83 rows and the tokenizer 85 tokens, the first without a row is '<\|extra0\|>'; use .*s\(85\)"),
     ],
 )
 def test_a_tokenizer_that_is_not_the_models_is_refused(change, message, tmp_path):
@@ -328,7 +335,7 @@ def test_no_link_of_a_model_is_followed_out_of_its_folder(name, tmp_path):
     path = tmp_path / "model" / name
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match=f"{path.name} is a link that leads out of its folder; put the file itself in"):
+    with pytest.raises(UserError, match=f"{path.name} is a link to a file outside its folder; replace the link by"):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 
@@ -336,7 +343,9 @@ def test_more_layers_than_weights_are_refused_before_they_are_built(tmp_path):
     small("bert", tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 2**40}))
-    with pytest.raises(UserError, match=r"weights, too few for the 1099511627776 layers of its config\.json; get the"):
+    with pytest.raises(
+        UserError, match=r"weights, too few for the 1099511627776 layers in its config\.json; download the"
+    ):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 
@@ -347,7 +356,9 @@ def test_weights_are_of_the_files_of_the_folder(tmp_path):
     shutil.copytree(tmp_path / "model", tmp_path / "other")
     index = tmp_path / "model" / "model.safetensors.index.json"
     index.write_text(index.read_text().replace('"model-', '"../other/model-', 1))
-    with pytest.raises(UserError, match=r"names a file '\.\./other/.*' outside its folder; get the model again"):
+    with pytest.raises(
+        UserError, match=r"refers to a file '\.\./other/.*' outside its folder; download the model again"
+    ):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 

@@ -89,9 +89,9 @@ ENDLESS = {
     "a long template": "{{ a }}" * 60_000,
 }
 _WRONG = {
-    "{{ 1 + }}": "is no template of Jinja: line 1: unexpected 'end of print statement'",
-    "{% for m in messages %}": "is no template of Jinja: line 1: Unexpected end of template",
-    "{{ messages | what }}": "is no template of Jinja: line 1: No filter named 'what'",
+    "{{ 1 + }}": "is not a Jinja template: line 1: unexpected 'end of print statement'",
+    "{% for m in messages %}": "is not a Jinja template: line 1: Unexpected end of template",
+    "{{ messages | what }}": "is not a Jinja template: line 1: No filter named 'what'",
     "{% break %}": "refuses a dialogue: SyntaxError: 'break' outside loop",
     "{{ messages[9].content }}": "refuses a dialogue: UndefinedError: ",
     "{{ 1 / 0 }}": "refuses a dialogue: ZeroDivisionError: division by zero",
@@ -99,14 +99,14 @@ _WRONG = {
     "{{ messages.append(1) }}": "refuses a dialogue: SecurityError: ",
     "{{ ''.__class__.__mro__ }}": "refuses a dialogue: SecurityError: ",
     "{% include 'x' %}": "refuses a dialogue: TypeError: no loader for this environment specified",
-    "{{ raise_exception('no system here') }}": "refuses a dialogue: no system here; change the dialogue, or write",
+    "{{ raise_exception('no system here') }}": "refuses a dialogue: no system here; change the dialogue, or pass",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "refuses a dialogue: RecursionError: ",
     "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}": "refuses a dialogue: RecursionError: ",
     "{% for a in 'b' %}" * 40
     + "{% endfor %}" * 40: "refuses a dialogue: SyntaxError: too many statically nested blocks",
     "{{ '\ud800' }}": "refuses a dialogue: UnicodeEncodeError: ",
-    "": "changes, repeats, reorders or leaves out the text of a message",
-    **dict.fromkeys(ENDLESS.values(), "does not end, is too long or makes too much text; write another by"),
+    "": "changes, repeats, reorders or omits the text of a message",
+    **dict.fromkeys(ENDLESS.values(), "does not end, is too long or creates too much text; pass another with"),
 }
 
 
@@ -139,7 +139,7 @@ def test_a_wrong_template_is_a_sentence_in_any_thread(monkeypatch, template):
     assert isinstance(error, UserError), error
     assert str(error).startswith("the chat template of the tokenizer " + _WRONG[template])
     assert "\n" not in str(error)
-    assert str(error).endswith("write another by tokenizer.chat_template")
+    assert str(error).endswith("pass another with tokenizer.chat_template")
     assert most < 64 << 20
     assert time.thread_time() - started < 5
 
@@ -155,11 +155,11 @@ def test_a_long_dialogue_has_room():
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (7, "has a chat template that is no text, 7; correct chat_template in its tokenizer_config"),
-        (True, "has a chat template that is no text, True; correct"),
-        ({"default": 7}, "has a chat template that is no text, 7; correct"),
-        ("\ud800", "has a chat template that is no text, '.ud800'; correct"),
-        ({"rag": "a", "tool_use": "b"}, "has the chat templates 'rag', 'tool_use' and no 'default'; write the one"),
+        (7, "has a chat template that is not a text, 7; correct chat_template in its tokenizer_config"),
+        (True, "has a chat template that is not a text, True; correct"),
+        ({"default": 7}, "has a chat template that is not a text, 7; correct"),
+        ("\ud800", "has a chat template that is not a text, '.ud800'; correct"),
+        ({"rag": "a", "tool_use": "b"}, "has the chat templates 'rag', 'tool_use' and no 'default'; pass one"),
     ],
 )
 def test_a_template_that_cannot_be_taken_is_refused(tmp_path, template, message):

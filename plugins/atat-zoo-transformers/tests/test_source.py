@@ -30,7 +30,7 @@ def test_the_library_is_quiet_while_a_model_is_read_and_no_longer(error):
     if isinstance(error, OSError | KeyError):
         said = "first" if isinstance(error, OSError) else "KeyError"
         assert isinstance(raised, Unreadable)
-        assert f"model = 'a model' cannot be loaded ({said}); name a model" in str(raised)
+        assert f"model = 'a model' cannot be loaded ({said}); use a model" in str(raised)
     else:
         assert raised is error
 
@@ -77,5 +77,5 @@ def test_the_hash_of_a_folder_is_of_its_code_and_of_where_this_stands(tmp_path):
     (tmp_path / "inner" / "b.py").write_text("2")
     fourth = pinned(str(tmp_path), None)
     assert len({first, second, third, fourth}) == 4
-    with pytest.raises(Unreadable, match=r"is not that of the code .* which has changed since; read it, and leave"):
+    with pytest.raises(Unreadable, match=r"does not match the code .* which has changed; read the code, and leave"):
         pinned(str(tmp_path), first)

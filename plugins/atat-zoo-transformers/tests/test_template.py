@@ -206,7 +206,7 @@ def test_a_template_that_tells_by_text_who_speaks_is_for_trusted_messages(spec, 
     model = with_template(spec, template)
     names = {"u": "user", "t": "tool", "a": "assistant"}
     chat = [{"role": names[role], "content": "a"} for role in roles]
-    with pytest.raises(UserError, match=r"by text that a message may have, too; put special tokens between messages"):
+    with pytest.raises(UserError, match=r"by text that a message may contain; put special tokens between messages"):
         prompt_ids(model, chat)
     assert prompt_ids(model, chat, trusted=True)
 
@@ -223,9 +223,7 @@ def test_a_template_that_tells_by_text_who_speaks_is_for_trusted_messages(spec, 
 )
 def test_a_template_that_changes_a_content_is_refused(spec, content):
     model = with_template(spec, f"{{% for m in messages %}}<|start|>{content}<|end|>{{% endfor %}}")
-    with pytest.raises(
-        UserError, match=r"changes, repeats, reorders or leaves out the text of a message: .*; change the"
-    ):
+    with pytest.raises(UserError, match=r"changes, repeats, reorders or omits the text of a message: .*; change the"):
         model.chat([Message("user", "<a<|end|>bc"), Message("user", "a")])
     backwards = with_template(spec, "{% for m in messages | reverse %}<|start|>{{ m.content }}{% endfor %}")
     with pytest.raises(UserError, match="reorders"):
@@ -244,7 +242,7 @@ def test_a_message_without_content_may_be_left_out(spec):
 def test_an_answer_behind_changed_text_is_refused(spec):
     model = with_template(spec, "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(
-        UserError, match="changes what stands before message 2, so that it has no tokens of its own; leave"
+        UserError, match="changes the text before message 2, which then has no tokens of its own; remove"
     ):
         model.chat([Message("user", "a"), Message("assistant", "c"), Message("user", "d")])
 
@@ -300,9 +298,7 @@ def test_what_a_template_writes_of_a_call_is_learned(spec):
 def test_a_template_that_rewrites_the_last_answer_too_is_refused_with_the_line(spec):
     model = with_template(spec, "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     texts = [to_text([Message("user", "a"), Message("assistant", "b")], f"a.jsonl, line {i}") for i in (1, 2)]
-    with pytest.raises(
-        UserError, match=r"^corpus: a\.jsonl, line 1: the chat template .* what stands before message 2"
-    ):
+    with pytest.raises(UserError, match=r"^corpus: a\.jsonl, line 1: the chat template .* the text before message 2"):
         rows_of(model, texts, 48, packed=True)
 
 

@@ -14,7 +14,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderAlgorithm:
-    """Gradient centralisation: the gradient of each output's weights has its mean taken off."""
+    """Gradient centralisation: subtracts the mean from the gradient of each output unit's weights."""
 
     name = "placeholder"
     summary = "centres the gradient of each output unit of a matrix"
@@ -29,5 +29,5 @@ class PlaceholderAlgorithm:
 
 @hookimpl
 def atat_zoo_algorithm() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderAlgorithm]

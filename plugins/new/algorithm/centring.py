@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Centring(Algorithm):
-    """Runs between the backward pass and the optimizer step."""
+    """Composer algorithm that runs between the backward pass and the optimizer step."""
 
     def match(self, event: Event, state: State) -> bool:
-        """Return whether the gradients of a step are there."""
+        """Return whether the gradients of a step have been computed."""
         return event == Event.AFTER_TRAIN_BATCH
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Take the mean off the gradient of each row of a matrix."""
+        """Subtract the mean from the gradient of each row of a weight matrix."""
         for parameter in state.model.parameters():
             if parameter.grad is not None and parameter.ndim >= 2:
                 parameter.grad -= parameter.grad.mean(dim=tuple(range(1, parameter.ndim)), keepdim=True)

@@ -1,4 +1,4 @@
-"""A backbone without queries and keys: how much a token reads of another depends on their distance alone."""
+"""A backbone without queries and keys: attention weights depend only on the distance between tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderBackbone:
-    """Layers that average the values of all tokens, by learned weights of their distance up to a reach."""
+    """Layers that average the values of all tokens, with learned weights per distance up to `reach`."""
 
     name = "placeholder"
     summary = "mixes tokens by fixed functions of their distance"
@@ -36,5 +36,5 @@ class PlaceholderBackbone:
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderBackbone]

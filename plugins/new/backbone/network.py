@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Network(nn.Module):
-    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
 
     reads_time = False
 
@@ -41,7 +41,7 @@ class Network(nn.Module):
 
 
 class Layer(nn.Module):
-    """An average over the tokens that are seen, and a feed-forward network, each added to its input."""
+    """Average over the visible tokens and a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, reach: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, h: Tensor, distance: Tensor, seen: Tensor) -> Tensor:
-        """Return h [B, L, D] after the layer; distance, from 0, and seen, bool, are [L, L] or [B, L, L]."""
+        """Return h [B, L, D] after the layer; distance (int64, from 0) and seen (bool) are [L, L] or [B, L, L]."""
         share = self.weight[distance].masked_fill(~seen, -torch.inf).softmax(-1)
         h = h + share.to(h.dtype) @ self.value(self.norm(h))
         added: Tensor = self.mlp(h)

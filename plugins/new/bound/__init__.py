@@ -1,4 +1,4 @@
-"""An estimator of the bound by pairs of masks that complete each other."""
+"""An estimator of the bound that draws masks in antithetic pairs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderBound:
-    """Of n tokens, k are masked with weight n/k, and in the next draw the last n + 1 − k of the same order.
+    """Draws k of n tokens with weight n/k, then n + 1 − k tokens from the other end of the same order.
 
-    Each draw is that of `exact_k`; a pair of them covers a sequence more evenly than two by chance.
+    Each draw has the distribution of `exact_k`; a pair covers a sequence more evenly than two independent draws.
     """
 
     name = "placeholder"
@@ -31,7 +31,7 @@ class PlaceholderBound:
     follows_noise: ClassVar[bool] = False
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield masks with their weights, a function of the keys, int64 [B]; maskable is bool [B, L]."""
+        """Yield masks with their weights as a function of the keys, int64 [B]; maskable is bool [B, L]."""
         import torch
 
         from atat_zoo.diffusion.likelihood_bounds import WeightedMask, uniform_order
@@ -51,5 +51,5 @@ class PlaceholderBound:
 
 @hookimpl
 def atat_zoo_bound() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderBound]

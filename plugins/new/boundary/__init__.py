@@ -1,4 +1,4 @@
-"""A boundary by indentation."""
+"""A document boundary at unindented lines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderBoundary:
-    """A line that does not begin with a space begins a document, as the entries of a dictionary do."""
+    """Starts a document at each line without leading white space, as in a dictionary."""
 
     name = "placeholder"
     summary = "one document per unindented line and the indented lines after it"
     refs = ()
 
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """Yield the documents of a file; raise a `MemoryError` for one of more than `most` characters."""
+        """Yield the documents of a file; raise a `MemoryError` for a document of more than `most` characters."""
         waiting: list[str] = []
         size = 0
         for line in iter(partial(file.readline, most + 1), ""):
@@ -38,5 +38,5 @@ class PlaceholderBoundary:
 
 @hookimpl
 def atat_zoo_boundary() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderBoundary]

@@ -1,4 +1,4 @@
-"""A callback that measures the weights."""
+"""A callback that logs the norm of the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderCallback:
-    """The norm of all weights together, as `weights/norm`."""
+    """Logs the norm of all weights as `weights/norm`."""
 
     name = "placeholder"
     summary = "logs the norm of the weights"
@@ -31,5 +31,5 @@ class PlaceholderCallback:
 
 @hookimpl
 def atat_zoo_callback() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderCallback]

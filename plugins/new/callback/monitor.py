@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WeightMonitor(Callback):
-    """Logs a number at the end of some steps; it has no state of its own."""
+    """Logs the norm at the end of every n-th step; it has no state."""
 
     def __init__(self, every: int) -> None:
         self.every = every

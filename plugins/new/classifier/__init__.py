@@ -1,4 +1,4 @@
-"""A classifier by letters."""
+"""A classifier that counts letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderClassifier:
-    """p(class | z) = σ(s · (letters per token − c)), over the visible tokens: texts with many of some letters."""
+    """p(class | z) = σ(s · (f − c)), where f is the number of the given letters per visible token."""
 
     name = "placeholder"
     summary = "classifies texts by the frequency of given letters"
@@ -29,7 +29,7 @@ class PlaceholderClassifier:
     centre: float = param(0.2, help="c, letters per token at which the probability is 0.5")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> Callable[[Tensor], Tensor]:
-        """Return log p(class | z), float32 [M], as a function of z, int64 [M, L]; a mask, id V, has no letters."""
+        """Return a function from z, int64 [M, L], to log p(class | z), float32 [M]; a mask (id V) has no letters."""
         import torch
 
         each = [tokenizer.decode([i]) for i in range(tokenizer.vocabulary_size)]
@@ -44,5 +44,5 @@ class PlaceholderClassifier:
 
 @hookimpl
 def atat_zoo_classifier() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderClassifier]

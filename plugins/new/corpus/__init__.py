@@ -1,4 +1,4 @@
-"""A corpus that needs no files: multiplication tables."""
+"""A corpus of multiplication tables, which needs no files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderCorpus(Corpus):
-    """Document i is the table of i, a product on each line; of ten, one is for validation and one for the test."""
+    """Document i is the table of i, one product per line; a tenth is validation data and a tenth test data."""
 
     name = "placeholder"
     summary = "multiplication tables, one per document"
@@ -29,17 +29,17 @@ class PlaceholderCorpus(Corpus):
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the tables of a split."""
         if split not in ("train", "validation", "test"):
-            raise ValueError(f"there is no split {split!r}")
+            raise ValueError(f"unknown split {split!r}")
         for i in range(self.tables):
             if split == {0: "validation", 1: "test"}.get(i % 10, "train"):
                 yield "\n".join(f"{i} times {j} is {i * j}" for j in range(1, self.columns + 1))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what decides the text; a change of its wording wants another version."""
+        """Return what determines the text; change `version` when you change the wording."""
         return {"tables": self.tables, "columns": self.columns, "version": 1}
 
 
 @hookimpl
 def atat_zoo_corpus() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderCorpus]

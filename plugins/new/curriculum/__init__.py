@@ -1,4 +1,4 @@
-"""A curriculum from the beginning of a text to all of it."""
+"""A curriculum from the beginning of a sequence to all of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderCurriculum:
-    """Weights exp(−s·i/L) of position i, whose sharpness s falls evenly to 0 over the training."""
+    """Weights the loss at position i by exp(−s·i/L); s falls linearly to 0 over the training."""
 
     name = "placeholder"
     summary = "higher loss weights for the first tokens of a sequence, early in training"
@@ -28,15 +28,15 @@ class PlaceholderCurriculum:
     )
 
     def build(self, context: Context) -> PlaceholderCurriculum:
-        """Return itself: it has no state."""
+        """Return the component itself, because it has no state."""
         return self
 
     def stage(self, progress: float) -> str:
-        """Return the name of the stage."""
+        """Return the name of the current stage."""
         return "beginnings" if progress < 1 else "all"
 
     def weights(self, masked: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
-        """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens."""
+        """Return c, float32 [B, L]: positive, with mean 1 over the maskable tokens of each row."""
         import torch
 
         maskable = masked.maskable
@@ -50,5 +50,5 @@ class PlaceholderCurriculum:
 
 @hookimpl
 def atat_zoo_curriculum() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderCurriculum]

@@ -1,4 +1,4 @@
-"""A detokenizer of text that stands in pieces of words."""
+"""A detokenizer for word pieces."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _INNER = re.compile(r"(?<=\S)@@ (?=\S)")
 
 @component
 class PlaceholderDetokenizer:
-    """Joins `un@@ believ@@ able` to `unbelievable`: the mark of subword-nmt for a piece that a word goes on after."""
+    """Joins `un@@ believ@@ able` to `unbelievable`, undoing the word pieces of subword-nmt."""
 
     name = "placeholder"
     summary = "undoes the @@ word pieces of subword-nmt"
     refs = ("arXiv:1508.07909",)
 
     def __call__(self, text: str) -> str:
-        """Return a document as it is read."""
+        """Return a document with whole words."""
         return _INNER.sub("", text)
 
 
 @hookimpl
 def atat_zoo_detokenizer() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderDetokenizer]

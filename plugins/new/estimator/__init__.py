@@ -1,4 +1,4 @@
-"""An importance estimator that has nothing to learn: what is said again is less important."""
+"""An importance estimator without parameters: repeated tokens are less important."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderEstimator:
-    """One over the number of times that a token occurs in its row."""
+    """Importance as the inverse of a token's frequency in its row."""
 
     name = "placeholder"
     summary = "tokens that are frequent in the sequence are less important"
@@ -34,5 +34,5 @@ class PlaceholderEstimator:
 
 @hookimpl
 def atat_zoo_estimator() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderEstimator]

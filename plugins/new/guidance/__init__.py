@@ -1,4 +1,4 @@
-"""A guidance against repetition."""
+"""A guidance that penalises repetition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderGuidance(Guidance):
-    """Takes a strength off the logit of a token for each time that it is visible in the text already."""
+    """Subtracts a penalty from the logit of a token for each of its visible occurrences in the text."""
 
     name = "placeholder"
     summary = "frequency penalty: lowers the logit of a token each time it occurs"
@@ -51,5 +51,5 @@ class PlaceholderGuidance(Guidance):
 
 @hookimpl
 def atat_zoo_guidance() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderGuidance]

@@ -1,4 +1,4 @@
-"""A judge without a network: a code that learns a text while it reads it."""
+"""A judge without a network: an adaptive compression code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderJudge:
-    """What each byte costs a code that counts which bytes followed the one before, in this text alone.
+    """NLL of each byte under a first-order Markov code that adapts to the text as it reads it.
 
-    It knows no language, so it tells repetitive text from other text, and nothing else.
+    The code knows no language: it only separates repetitive text from other text.
     """
 
     name = "placeholder"
@@ -35,5 +35,5 @@ class PlaceholderJudge:
 
 @hookimpl
 def atat_zoo_judge() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderJudge]

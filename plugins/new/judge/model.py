@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Code:
-    """An adaptive Markov model of bytes, with the estimator of Krichevsky and Trofimov."""
+    """Adaptive Markov model of bytes with the Krichevsky-Trofimov estimator."""
 
     title = "placeholder"
 
@@ -28,7 +28,7 @@ class Code:
         return torch.tensor([self._cost(text) for text in texts], dtype=torch.float64), torch.tensor(sizes)
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return the share of each byte in each text, float32 [n, 256]."""
+        """Return the frequency of each byte in each text, float32 [n, 256]."""
         counted = [torch.bincount(torch.tensor(list(text.encode())), minlength=256) for text in texts]
         return torch.stack([counts / counts.sum() for counts in counted]).float()
 

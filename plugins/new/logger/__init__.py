@@ -1,4 +1,4 @@
-"""A logger to a table."""
+"""A logger that writes a CSV file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderLogger:
-    """A file of lines `step,metric,value` in the folder `logs` of the run; a run that is continued adds to it."""
+    """Writes lines `step,metric,value` to a file in the run's folder `logs`; a resumed run appends to it."""
 
     name = "placeholder"
     summary = "CSV file of step, metric and value in the run folder"
@@ -33,5 +33,5 @@ class PlaceholderLogger:
 
 @hookimpl
 def atat_zoo_logger() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderLogger]

@@ -1,4 +1,4 @@
-"""A mask drawing in spans."""
+"""A mask drawing that masks spans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderDrawing:
-    """Neighbours share a uniform number u, and a token is masked where u < p: each with p, but spans together."""
+    """Adjacent tokens share a uniform number u, and a token is masked where u < p: spans, with marginals p."""
 
     name = "placeholder"
     summary = "masks spans of adjacent tokens together, with the same marginals"
@@ -33,5 +33,5 @@ class PlaceholderDrawing:
 
 @hookimpl
 def atat_zoo_mask_drawing() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderDrawing]

@@ -1,4 +1,4 @@
-"""Mask rates with a density that is a straight line."""
+"""A mask-rate distribution with a linear density."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderRates:
-    """f(r) = 1 + s (2r − 1): high rates more often for s > 0, low ones for s < 0; 0 is `uniform`."""
+    """f(r) = 1 + s (2r − 1): s > 0 favours high rates, s < 0 low ones, and s = 0 is `uniform`."""
 
     name = "placeholder"
     summary = "linear density of the mask rate"
@@ -27,7 +27,7 @@ class PlaceholderRates:
     slope: float = param(0.5, help="s, slope: the density is 1 − s at rate 0 and 1 + s at rate 1", gt=-1, lt=1)
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
-        """Return the quantile of f at u, its time, and the weight 1/(r·f(r)), float32 in the shape of u."""
+        """Return the quantile of f at u, its time, and the weight 1/(r·f(r)), float32 with the shape of u."""
         from atat_zoo.diffusion.contracts import NoiseLevels
 
         u = u.double()
@@ -39,5 +39,5 @@ class PlaceholderRates:
 
 @hookimpl
 def atat_zoo_mask_rates() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderRates]

@@ -1,4 +1,4 @@
-"""A masking strategy that knows two classes of tokens."""
+"""A masking strategy with two classes of tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderMasking:
-    """p_i = min(1, λ e^s) where I_i is above a level and λ elsewhere, with λ such that the mean of p is the rate."""
+    """p_i = min(1, λ e^s) where I_i exceeds a threshold and λ elsewhere; λ makes the mean of p the rate."""
 
     name = "placeholder"
     summary = "masks tokens above an importance threshold more often"
@@ -32,5 +32,5 @@ class PlaceholderMasking:
 
 @hookimpl
 def atat_zoo_masking() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderMasking]

@@ -1,4 +1,4 @@
-"""How often the true token is not improbable: a metric of the predictions."""
+"""A metric of the predictions: how often the true token is probable enough."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderMetric(Metric):
-    """The share of the tokens with at least some probability."""
+    """Fraction of tokens whose predicted probability is at least a threshold."""
 
     name = "placeholder"
     summary = "fraction of tokens with at least a given probability"
@@ -26,7 +26,7 @@ class PlaceholderMetric(Metric):
     least: float = param(0.01, help="minimum probability", gt=0, le=1)
 
     def build(self) -> TorchMetric:
-        """Return the mean of a score of each prediction, with its standard error over sequences."""
+        """Return the mean score of the predictions, with its standard error over sequences."""
         from atat_zoo.evaluation.metric_states import SequenceMean
 
         return SequenceMean(self.score)
@@ -38,5 +38,5 @@ class PlaceholderMetric(Metric):
 
 @hookimpl
 def atat_zoo_metric() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderMetric]

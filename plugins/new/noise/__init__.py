@@ -1,4 +1,4 @@
-"""A noise schedule: a squared cosine."""
+"""A squared-cosine noise schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderNoise:
-    """α(t) = cos²(πt/2): slow at both ends; the mask rate is sin²(πt/2)."""
+    """α(t) = cos²(πt/2), which changes slowly at both ends; the mask rate is sin²(πt/2)."""
 
     name = "placeholder"
     summary = "slow at both ends: α = cos²(πt/2)"
@@ -37,5 +37,5 @@ class PlaceholderNoise:
 
 @hookimpl
 def atat_zoo_noise() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderNoise]

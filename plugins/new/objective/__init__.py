@@ -1,4 +1,4 @@
-"""An objective that a few hopeless tokens do not dominate."""
+"""An objective that limits the influence of tokens with a large loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderObjective:
-    """s·log(1 + CE/s) of each masked token in place of its cross-entropy; the bound is that of `mdlm`."""
+    """Replaces the cross-entropy of each masked token by s·log(1 + CE/s); the bound is that of `mdlm`."""
 
     name = "placeholder"
     summary = "cross-entropy, damped where it is large"
@@ -38,5 +38,5 @@ class PlaceholderObjective:
 
 @hookimpl
 def atat_zoo_objective() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderObjective]

@@ -1,4 +1,4 @@
-"""The module of the objective: the parts, and the loss."""
+"""The module of the objective: its components and the loss."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Damped(DenoisingModule):
-    """Masks are uniform at a rate that the noise has at uniform times."""
+    """Objective with uniform masks; the rate is that of the noise schedule at a uniform time."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, scale: float) -> None:
         super().__init__(context, parts, batch_size)
         self.scale = scale
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss of a micro-batch, and figures; every draw is a function of the sample numbers."""
+        """Return the loss of a micro-batch and the values to log; draws are functions of the sample numbers."""
         self.begin(batch)
         step = self.masked_uniformly(batch, self.times(batch.index))
         ce = self.dense_cross_entropy(step)

@@ -15,7 +15,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderOptimizer:
-    """RAdam: Adam whose first steps wait until their second moments are known well enough."""
+    """RAdam: Adam that rectifies the variance of its learning rate in the first steps."""
 
     name = "placeholder"
     summary = "RAdam: Adam that needs no warmup"
@@ -25,7 +25,7 @@ class PlaceholderOptimizer:
     betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's optimizer over the parameters of the model that are trained."""
+        """Return torch's optimizer over the trainable parameters of the model."""
         from torch.optim import RAdam
 
         return RAdam([p for p in model.parameters() if p.requires_grad], lr=self.learning_rate, betas=self.betas)
@@ -33,5 +33,5 @@ class PlaceholderOptimizer:
 
 @hookimpl
 def atat_zoo_optimizer() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderOptimizer]

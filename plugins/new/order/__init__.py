@@ -1,4 +1,4 @@
-"""An order from the middle."""
+"""A decoding order that starts in the middle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderOrder(Order):
-    """The masked position that is nearest to the middle of the text first, or the one that is farthest."""
+    """Decodes the masked position nearest to the middle of the text first, or the farthest one."""
 
     name = "placeholder"
     summary = "from the middle outwards, or from both ends inwards"
@@ -38,5 +38,5 @@ class PlaceholderOrder(Order):
 
 @hookimpl
 def atat_zoo_order() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderOrder]

@@ -1,4 +1,4 @@
-"""A position bias that rises and falls."""
+"""A periodic position bias."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderBias:
-    """bias_i = ½ − ½ cos(2πi/period): waves along the sequence, which text then appears between."""
+    """bias_i = ½ − ½ cos(2πi/period): a fixed wave along the sequence."""
 
     name = "placeholder"
     summary = "fixed: a wave between 0 and 1"
@@ -33,5 +33,5 @@ class PlaceholderBias:
 
 @hookimpl
 def atat_zoo_position_bias() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderBias]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Waves(nn.Module):
-    """Fixed values, so it has no state."""
+    """Module with fixed values and no state."""
 
     def __init__(self, period: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Position sets from both ends."""
+"""Position sets that start at both ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderPositionSets(PositionSets):
-    """The first and the last free positions, then those beside them, and so on to the middle."""
+    """Sets from the first and last free positions inwards to the middle."""
 
     name = "placeholder"
     summary = "from both ends of the free positions to the middle"
@@ -26,7 +26,7 @@ class PlaceholderPositionSets(PositionSets):
     deterministic = True
 
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the step of each free position, int64 [B, L], and -1 of the others."""
+        """Return the step of each free position, int64 [B, L], and -1 at the other positions."""
         number = free.cumsum(1) - 1
         from_end = free.sum(1, keepdim=True) - 1 - number
         return (number.minimum(from_end) // self.size).masked_fill(~free, -1)
@@ -34,5 +34,5 @@ class PlaceholderPositionSets(PositionSets):
 
 @hookimpl
 def atat_zoo_position_sets() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderPositionSets]

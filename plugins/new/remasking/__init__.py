@@ -1,4 +1,4 @@
-"""A remasking that has second thoughts in the first part of a run."""
+"""A remasking that acts only in the first steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderRemasking(Remasking):
-    """In the first part of the steps, each token that was drawn before this one is hidden again by chance."""
+    """Remasks each token sampled in an earlier step with a fixed probability, during the first steps only."""
 
     name = "placeholder"
     summary = "remasks a fixed fraction of the sampled tokens during the first steps"
@@ -27,7 +27,7 @@ class PlaceholderRemasking(Remasking):
     until: float = param(0.5, help="fraction of the steps after which tokens are final", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which tokens to hide again, bool [A, L]."""
+        """Return which tokens to remask, bool [A, L]."""
         drawn = step.free & ~step.open
         if step.fresh is not None:
             drawn &= ~step.fresh
@@ -37,5 +37,5 @@ class PlaceholderRemasking(Remasking):
 
 @hookimpl
 def atat_zoo_remasking() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderRemasking]

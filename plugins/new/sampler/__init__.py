@@ -1,4 +1,4 @@
-"""A sampler: a combination of an order, tokens per step and a draw."""
+"""A sampler that combines an order, tokens per step and token sampling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderSampler(CompositeSampler):
-    """From left to right as one reads, but several tokens in a step: few at first and many at the end."""
+    """Decodes from left to right, with few tokens per step at first and more at the end."""
 
     name = "placeholder"
     summary = "left to right, few tokens per step at first, then more"
@@ -38,5 +38,5 @@ class PlaceholderSampler(CompositeSampler):
 
 @hookimpl
 def atat_zoo_sampler() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderSampler]

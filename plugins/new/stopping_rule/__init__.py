@@ -1,4 +1,4 @@
-"""A stop when little is left."""
+"""A stopping rule for the last few masked positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderStoppingRule(StoppingRule):
-    """When no more than a few positions are masked, they are filled in one draw."""
+    """Stops when at most `left` positions are masked, and samples those in one step."""
 
     name = "placeholder"
     summary = "stops when few masked positions are left"
@@ -33,5 +33,5 @@ class PlaceholderStoppingRule(StoppingRule):
 
 @hookimpl
 def atat_zoo_stopping_rule() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderStoppingRule]

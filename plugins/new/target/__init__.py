@@ -16,18 +16,18 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderTarget:
-    """1 − p_θ of the true token, at masked tokens: the probability of another one."""
+    """1 − p_θ(true token) at masked positions: the probability of predicting another token."""
 
     name = "placeholder"
     summary = "probability that the denoiser gives to wrong tokens"
     refs = ()
 
     def __call__(self, masked: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the target, float32 [B, L] in [0, 1], and where it counts, bool [B, L]; loss is in nats."""
+        """Return the target, float32 [B, L] in [0, 1], and the positions to train on, bool [B, L]; loss is in nats."""
         return 1 - loss.float().neg().exp(), masked.masked
 
 
 @hookimpl
 def atat_zoo_target() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderTarget]

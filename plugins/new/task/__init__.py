@@ -1,4 +1,4 @@
-"""How often a model knows how a text ends: a task."""
+"""A task that predicts the last token of a text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderTask(Task):
-    """The share of held-out texts whose last token is the most probable one, given all before it."""
+    """Fraction of held-out texts whose last token has the highest probability given all tokens before it."""
 
     name = "placeholder"
     summary = "accuracy of predicting the last token of a sequence"
@@ -28,7 +28,7 @@ class PlaceholderTask(Task):
     texts: int = param(64, help="maximum number of held-out sequences; 0 means all", ge=0)
 
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
-        """Return the scores by name; nothing is drawn here, so the seed says nothing."""
+        """Return the scores by name; the seed has no effect, because nothing is sampled."""
         import torch
 
         from atat_zoo.evaluation.held_out_text import digest, held_out_text
@@ -49,5 +49,5 @@ class PlaceholderTask(Task):
 
 @hookimpl
 def atat_zoo_task() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderTask]

@@ -1,4 +1,4 @@
-"""A draw that leaves out what is improbable beside the most probable token."""
+"""A token sampling that excludes improbable tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderTokenSampling(TokenSampling):
-    """A draw from the tokens with at least a share of the largest probability (min-p)."""
+    """Min-p sampling: draws from the tokens with at least a fraction of the highest probability."""
 
     name = "placeholder"
     summary = "min-p sampling: from tokens with at least a fraction of the highest probability"
@@ -35,5 +35,5 @@ class PlaceholderTokenSampling(TokenSampling):
 
 @hookimpl
 def atat_zoo_token_sampling() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderTokenSampling]

@@ -1,4 +1,4 @@
-"""A tokenizer of half bytes."""
+"""A tokenizer with two tokens per byte."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 
 class HalfBytes(TokenizerModel):
-    """Ids 0 to 15 are the high halves of bytes, 16 to 31 the low ones, 32 is BOS and 33 EOS."""
+    """Tokenizer with ids 0 to 15 for the high half of a byte, 16 to 31 for the low half, 32 for BOS and 33 for EOS."""
 
     vocabulary_size = 34
     bos = 32
     eos = 33
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, two a byte."""
+        """Return the ids of a text, two per byte."""
         return [i for byte in text.encode() for i in (byte >> 4, 16 + (byte & 15))]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -34,7 +34,7 @@ class HalfBytes(TokenizerModel):
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; a half without the other one, which a model may write, is left out."""
+        """Return the text of ids; a half byte without its other half, which a model may generate, is dropped."""
         written, high = bytearray(), -1
         for i in ids:
             if 16 <= i < 32 and high >= 0:
@@ -45,7 +45,7 @@ class HalfBytes(TokenizerModel):
         return written.decode(errors="replace")
 
     def byte_counts(self) -> NDArray[np.int64]:
-        """Return the bytes that each id stands for, int64 [V]: one for a high half, so that a pair has one."""
+        """Return the bytes per id, int64 [V]: 1 for a high half and 0 for a low one, so a pair counts once."""
         import numpy as np
 
         return (np.arange(self.vocabulary_size) < 16).astype(np.int64)
@@ -58,7 +58,7 @@ class HalfBytes(TokenizerModel):
 
 @component
 class PlaceholderTokenizer(Tokenizer):
-    """Two tokens for each byte of the UTF-8 text: V = 34, the smallest that can write everything."""
+    """Two tokens per byte of the UTF-8 text: V = 34, enough for any text."""
 
     name = "placeholder"
     summary = "two tokens per UTF-8 byte; V = 34 with BOS and EOS"
@@ -75,5 +75,5 @@ class PlaceholderTokenizer(Tokenizer):
 
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderTokenizer]

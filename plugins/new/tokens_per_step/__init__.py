@@ -1,4 +1,4 @@
-"""Tokens per step that grows."""
+"""A number of tokens per step that grows exponentially."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderTokensPerStep(TokensPerStep):
-    """⌈gᵏ⌉ positions in step k: 1, 2, 4, 8 … for g = 2, so that a text of n tokens takes about log₂ n steps."""
+    """Unmasks ⌈gᵏ⌉ positions in step k: 1, 2, 4, 8 … for g = 2, so n tokens take about log₂ n steps."""
 
     name = "placeholder"
     summary = "exponential: 1 token, then 2, 4, 8 and so on"
@@ -27,7 +27,7 @@ class PlaceholderTokensPerStep(TokensPerStep):
     growth: float = param(2.0, help="g, growth factor of the number of tokens from step to step", ge=1, le=100)
 
     def max_steps_for(self, n: int) -> int:
-        """Return the steps for n open positions."""
+        """Return the number of steps for n masked positions."""
         steps, done = 0, 0
         while done < n:
             done += self.taken(steps)
@@ -39,7 +39,7 @@ class PlaceholderTokensPerStep(TokensPerStep):
         return step.remaining.clamp(max=self.taken(step.number))
 
     def taken(self, number: int) -> int:
-        """Return ⌈gᵏ⌉, up to as many positions as a text can have."""
+        """Return ⌈gᵏ⌉, limited to the maximum length of a text."""
         taken = 1.0
         for _ in range(number):
             taken = min(taken * self.growth, 2.0**30)
@@ -48,5 +48,5 @@ class PlaceholderTokensPerStep(TokensPerStep):
 
 @hookimpl
 def atat_zoo_tokens_per_step() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderTokensPerStep]

@@ -1,4 +1,4 @@
-"""A transform of the training stream that leaves tokens out."""
+"""A transform that drops tokens from the training stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderTransform(Transform):
-    """Leaves out a share of the tokens, and refuses a sequence of which too little is left."""
+    """Drops a fraction of the tokens, and rejects a sequence that becomes too short."""
 
     name = "placeholder"
     summary = "drops random tokens"
@@ -29,12 +29,12 @@ class PlaceholderTransform(Transform):
     least: int = param(4, help="minimum number of tokens to keep", ge=1)
 
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
-        """Return what is left of the tokens [n], or None; nothing but the arguments decides it."""
+        """Return the kept tokens, or None for too few of them; the result depends on the arguments only."""
         left = tokens[uniforms(len(tokens), key) >= self.share]
         return left if len(left) >= self.least else None
 
 
 @hookimpl
 def atat_zoo_transform() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderTransform]

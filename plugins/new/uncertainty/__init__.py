@@ -14,14 +14,14 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 @component
 class PlaceholderUncertainty:
-    """−log Σp² / log V: Rényi's entropy of order 2, as a share of the largest possible."""
+    """−log Σp² / log V: Rényi entropy of order 2, divided by its maximum."""
 
     name = "placeholder"
     summary = "collision entropy of the prediction divided by log V"
     refs = ("https://projecteuclid.org/euclid.bsmsp/1200512181",)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return it, float32 [...] in [0, 1], for logits [..., V]; those of −∞ do not count in V."""
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]; a logit of −∞ does not count in V."""
         import torch
 
         precise = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -33,5 +33,5 @@ class PlaceholderUncertainty:
 
 @hookimpl
 def atat_zoo_uncertainty() -> list[type]:
-    """Return the parts of this package."""
+    """Return the components of this package."""
     return [PlaceholderUncertainty]

@@ -1,4 +1,4 @@
-"""`dit` for the Hugging Face hub: the files *_atat_zoo.py are copied into an export, and need no atat_zoo there."""
+"""Export of `dit` to the Hugging Face hub: the files *_atat_zoo.py are copied and do not import atat_zoo."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TIMES = 4096  # at least, for texts of other lengths, whose shares lie between
 
 
 def no_export_because(experiment: Experiment) -> str | None:
-    """Return a clause that says why a run with a `dit` cannot be written, or None."""
+    """Return why a run with a `dit` cannot be exported, or None."""
     objective = experiment.parts["objective"]
     if objective.hub_form:
         return None
     return (
-        f"objective {objective.name!r} predicts the first block that has masks alone, which neither a masked nor a "
+        f"objective {objective.name!r} predicts the first block that contains only masks, which neither a masked nor a "
         "causal language model does"
     )
 
@@ -89,9 +89,9 @@ def export(
 
 
 def _times(noise: Any, length: int) -> list[float]:
-    """Return the times at which equally spaced shares are masked, those of a text of the training among them.
+    """Return times at equally spaced mask rates, including those of a training sequence.
 
-    Where the time is the share itself, its two ends are enough.
+    If the time equals the rate, the two end points are enough.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The configuration of a language model that atat_zoo has trained."""
+"""Configuration of a language model trained with atat_zoo."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,29 +7,29 @@ from transformers import PretrainedConfig
 
 
 class AtatZooConfig(PretrainedConfig):
-    """The sizes of the network, and how it is read.
+    """Configuration of the network: its sizes and the form of its predictions.
 
     Args:
-        vocab_size: of all tokens: those that are predicted, the mask, and a padding of its own.
-        predictable: V, the tokens that are predicted; the token V is the mask, or of a causal model the start.
-        hidden_size: D.
-        num_hidden_layers: their number.
-        num_attention_heads: H.
-        intermediate_size: the width of the feed-forward layers.
-        max_position_embeddings: tokens in the longest text.
-        length: tokens in a text of the training.
-        form: `masked` predicts any masked token from all visible ones; `turns` does, too, and can be told the turn in
-            which each token came; `causal` predicts each token from those before it.
-        times: for a network that reads the diffusion time: the times at which the shares 0 … 1 of the tokens are
-            masked, equally spaced; empty for one that does not.
+        vocab_size: S, all tokens: the predicted ones, the mask, and a padding token of its own.
+        predictable: V, the number of predicted tokens; token V is the mask, or the start token of a causal model.
+        hidden_size: D, width.
+        num_hidden_layers: number of layers.
+        num_attention_heads: H, number of attention heads.
+        intermediate_size: width of the feed-forward layers.
+        max_position_embeddings: maximum number of tokens in a text.
+        length: number of tokens in a training sequence.
+        form: `masked` predicts any masked token from all visible ones; `turns` also reads the decoding step of each
+            token; `causal` predicts each token from those before it.
+        times: for a time-conditioned network: the diffusion times of equally spaced mask rates from 0 to 1; otherwise
+            empty.
         local_heads: whether vectors are added to queries and keys.
-        tied_head: whether the head is the embedding.
+        tied_head: whether the head shares the weights of the embedding.
         head_bias: whether the head has a bias.
-        ngram_prior: how many pairs of tokens were counted at a distance of 1, 2, …; empty without such counts.
-        has_eos: whether a text of the training ends with EOS, so that one that is written ends there, too.
-        framed: whether every text of the training stands between BOS and EOS.
-        unmasking: the options `sampler`, `steps` and `temperature` of `generate` where none are given.
-        others: as for any configuration, such as `mask_token_id`.
+        ngram_prior: number of counted token pairs at distance 1, 2, …; empty without an n-gram prior.
+        has_eos: whether training sequences end with EOS, so that generated texts end there, too.
+        framed: whether every training sequence has BOS at its start and EOS at its end.
+        unmasking: default values of the options `sampler`, `steps` and `temperature` of `generate`.
+        others: options of any configuration, such as `mask_token_id`.
     """
 
     model_type = "atat_zoo"

@@ -1,7 +1,7 @@
-"""Text from a masked language model by unmasking. B texts of L tokens, V of the vocabulary.
+"""Text generation with a masked language model. B texts of L tokens, V the size of the vocabulary.
 
-This file lies beside the model, which takes it along wherever it is saved, and as custom_generate/generate.py, where
-transformers looks for it, also for other models: `model.generate(ids, custom_generate="owner/name", …)`.
+This file is saved with the model. It is also stored as custom_generate/generate.py, where transformers finds it for
+other models: `model.generate(ids, custom_generate="owner/name", …)`.
 """
 
 from typing import Any
@@ -31,32 +31,32 @@ def generate(
     mask_token_id: int | None = None,
     **others: Any,
 ) -> Tensor:
-    """Return texts, int64 [B · num_return_sequences, L], in which no mask is left and no given token is changed.
+    """Return texts, int64 [B · num_return_sequences, L], with every mask replaced and given tokens unchanged.
 
-    What is written ends with its first EOS; the masks behind it become padding.
-    A text of a padded batch is the one that it would be without the others, with its padding on the same side.
+    Generated text ends with its first EOS; masks after it become padding. Padding does not change the result: each text
+    of a batch is the one generated without the others, with its padding on the same side.
 
     Args:
-        begun: the inputs, if they are not named; transformers gives the model by its name, and so it cannot come first.
-        model: a model that gives logits [B, L, V] for ids [B, L].
-        inputs: ids [B, L] in which masks are filled, or the beginning of a text, or None for texts that are all mask.
-        attention_mask: 0 at padding of the inputs; when absent, the padding's id is padding.
-        sampler: `ancestral` unmasks positions at random, as in the reverse process of uniform masking; `confidence`
-            the likeliest ones, as many in each step; `strided` free position number j in step j mod s.
-        steps: evaluations of the model, at most; s of `strided`. With one for each token, every draw is by itself.
-        temperature: logits are divided by it; 0 takes the likeliest token.
-        max_length: tokens of the whole text, padding not counted; masks are added behind the inputs, before an EOS
-            that ends them. The length of the training when there are no inputs.
-        max_new_tokens: how many masks are added, in place of `max_length`.
-        num_return_sequences: texts for each of the inputs.
-        windows: whether what is written behind an EOS stays, as in windows of running text; when absent, it stays if
-            the training had no EOS.
-        generator: of the random numbers; torch's own when absent.
-        mask_token_id: the mask, if the model's configuration does not say it.
-        others: what other models take; refused unless it is None.
+        begun: the inputs as a positional argument; transformers passes the model by keyword.
+        model: a model that returns logits [B, L, V] for ids [B, L].
+        inputs: ids [B, L] with masks to fill, or the beginning of a text, or None to generate from masks only.
+        attention_mask: 0 at padding of the inputs; by default, the id of the padding token marks it.
+        sampler: `ancestral` unmasks random positions, as in the reverse process of uniform masking; `confidence`
+            unmasks the most probable ones, equally many per step; `strided` unmasks free position j in step j mod s.
+        steps: maximum number of decoding steps; s of `strided`. With one step per token, tokens are sampled one by one.
+        temperature: divisor of the logits; 0 is greedy.
+        max_length: tokens of the whole text without padding; masks are appended to the inputs, before a final EOS.
+            Defaults to the length of training sequences without inputs.
+        max_new_tokens: number of masks to append, instead of `max_length`.
+        num_return_sequences: texts per input.
+        windows: whether to keep text generated after an EOS, as in windows of running text; by default, only if
+            training sequences had no EOS.
+        generator: random number generator; torch's default if None.
+        mask_token_id: the mask, if the model's configuration does not define it.
+        others: arguments of other models; refused unless None.
 
     Raises:
-        ValueError: when an option has no meaning here.
+        ValueError: if an option is not supported.
     """
     config = model.config
     own = {"sampler": "ancestral", "steps": 64, "temperature": 1.0, **(getattr(config, "unmasking", None) or {})}
@@ -64,11 +64,11 @@ def generate(
     temperature = own["temperature"] if temperature is None else temperature
     mask = config.mask_token_id if mask_token_id is None else mask_token_id
     if sampler not in SAMPLERS:
-        raise ValueError(f"there is no sampler {sampler!r}; choose {', '.join(SAMPLERS)}")
+        raise ValueError(f"unknown sampler {sampler!r}; use {', '.join(SAMPLERS)}")
     named = others.pop("input_ids", None) if inputs is None else inputs
     inputs = begun[0] if begun else named
     if wrong := sorted(name for name, value in others.items() if name not in _PASSED and value is not None):
-        raise ValueError(f"{', '.join(wrong)}: of no meaning where a text is unmasked; leave it out")
+        raise ValueError(f"unmasking does not support {', '.join(wrong)}; leave it out")
     ids, visible = _begun(config, inputs, attention_mask, max_length, max_new_tokens, mask, model.device)
     ids, visible = (each.repeat_interleave(num_return_sequences, dim=0) for each in (ids, visible))
 
@@ -110,7 +110,7 @@ def generate(
 
 
 def visible_in(config: Any, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return where ids [B, L] are no padding, bool [B, L]; without a mask, padding is an id that means nothing else."""
+    """Return where ids [B, L] are not padding, bool [B, L]; without a mask, padding is recognised by its id."""
     if attention_mask is not None:
         return attention_mask.to(ids.device) != 0
     padding, *others = (getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask"))
@@ -118,7 +118,7 @@ def visible_in(config: Any, ids: Tensor, attention_mask: Tensor | None) -> Tenso
 
 
 def _ended(config: Any, ids: Tensor, free: Tensor) -> Tensor:
-    """Return ids [B, L] with padding for the free ones, bool [B, L], that stand behind a free EOS."""
+    """Return ids [B, L] with padding at the free positions, bool [B, L], that follow a free EOS."""
     eos, padding = (getattr(config, f"{name}_token_id", None) for name in ("eos", "pad"))
     if eos is None:
         return ids
@@ -137,7 +137,7 @@ def _begun(
     mask: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Return the inputs, with masks where text is to be written, and where they are no padding."""
+    """Return the inputs with masks at the positions to generate, and where they are not padding."""
     bos, eos = getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None)
     if inputs is None:
         ends = [i for i in (bos, eos) if i is not None] if getattr(config, "framed", False) else []

@@ -1,4 +1,4 @@
-"""A tokenizer in the form of the `transformers` library: tokenizer.json, and what says which tokens are special."""
+"""Tokenizers in the format of `transformers`: tokenizer.json and the list of special tokens."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _PADDINGS = ("[PAD]", "<pad>", "<|pad|>")
 
 
 def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool, length: int) -> int:
-    """Write what `AutoTokenizer.from_pretrained` reads, and return the id of the padding.
+    """Write the files that `AutoTokenizer.from_pretrained` reads, and return the id of the padding token.
 
-    The token V is the mask; of a causal model it is the start, with which every text begins, and which is called BOS.
-    The padding is that of the vocabulary, or V + 1; a causal model, which goes on behind a text, has it to the left.
+    Token V is the mask; for a causal model it is the start token of every text, declared as BOS. The padding token is
+    that of the vocabulary, or V + 1; a causal model pads on the left.
 
     Args:
-        tokenizer: one with a `library`.
-        folder: which is there.
-        framed: whether a text of the training stands between BOS and EOS. A causal model goes on behind a text, which
-            so has no EOS.
+        tokenizer: a tokenizer with a `library`.
+        folder: an existing folder.
+        framed: whether a training sequence has BOS at its start and EOS at its end. A causal model continues a text, so
+            its inputs get no EOS.
         causal: whether the model is causal.
-        length: tokens in the longest text.
+        length: maximum number of tokens in a text.
 
     Raises:
-        UserError: when it has no `library`, or V is not the next id that the library gives.
+        UserError: if the tokenizer has no `library`, or V is not the library's next id.
     """
     from transformers import PreTrainedTokenizerFast
 
     if tokenizer.library is None:
         raise UserError(
-            "the tokenizer is none that the library `tokenizers` can express, so no other program would read the "
-            'model\'s text; train with tokenizer.use = "bpe", "bytes" or "pretrained"'
+            "the library `tokenizers` cannot express the tokenizer, so no other program could read the model's "
+            'text; train with tokenizer.use = "bpe", "bytes" or "pretrained"'
         )
     library = Tokenizer.from_str(tokenizer.library.to_str())
     library.encode_special_tokens = False
@@ -83,6 +83,6 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
 
 
 def padding_of(library: Tokenizer, eos: str | None) -> str | None:
-    """Return the name of a token that pads a batch: a special one named so, else EOS, else any special one."""
+    """Return the padding token: a special token of that name, else EOS, else any special token."""
     special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
     return next((name for name in (*_PADDINGS, eos, *special) if name is not None and name in {*special, eos}), None)

@@ -1,8 +1,8 @@
-"""A language model that atat_zoo has trained, for the Hugging Face hub: it needs torch and transformers alone.
+"""A language model trained with atat_zoo, for the Hugging Face hub; it only needs torch and transformers.
 
-B texts of L tokens, D width, H heads, V predicted tokens, S tokens in all, T positions that the network reads. V is the
-mask, or of a causal model the start. It and the padding are read, and never predicted: their logits are −∞. There is no
-dropout.
+B texts of L tokens, D width, H heads, V predicted tokens, S tokens in all, T positions that the network reads. Token V
+is the mask, or the start token of a causal model. It and the padding are inputs only: their logits are −∞. Dropout is
+not supported.
 """
 
 import math
@@ -20,7 +20,7 @@ from .ngram_prior_atat_zoo import AtatZooNGramPrior
 
 
 class AtatZooNorm(nn.Module):
-    """Layer normalisation with a learned gain, or with scale and shift from the time."""
+    """Layer normalisation with a learned gain, or with scale and shift from the diffusion time."""
 
     def __init__(self, width: int, timed: bool) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class AtatZooNorm(nn.Module):
         self.modulation = nn.Linear(width, 2 * width) if timed else None
 
     def forward(self, h: Tensor, c: Tensor | None) -> Tensor:
-        """Return h [B, T, D] normalised over D; c [B, D] is the time."""
+        """Return h [B, T, D] normalised over D; c [B, D] encodes the time."""
         if self.modulation is None or c is None:
             return self.layer(h)
         scale, shift = self.modulation(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
@@ -53,7 +53,7 @@ class AtatZooLayer(nn.Module):
     def forward(
         self, h: Tensor, c: Tensor | None, rotation: tuple[Tensor, Tensor], sees: Tensor | None, causal: bool
     ) -> Tensor:
-        """Return h [B, T, D]; `sees` is None for all, or bool and broadcast to [B, 1, T, T]."""
+        """Return h [B, T, D]; `sees` is a bool mask that broadcasts to [B, 1, T, T], or None for full attention."""
         B, T, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, T, 3, self.heads, D // self.heads)
         qk = F.layer_norm(qkv[:, :, :2], (D // self.heads,)) * self.scale.view(2, 1, -1)
@@ -73,12 +73,12 @@ class AtatZooLayer(nn.Module):
         return h + gate_mlp * self.mlp(h, c)
 
     def mlp(self, h: Tensor, c: Tensor | None) -> Tensor:
-        """Return what the feed-forward network makes of h [B, T, D]."""
+        """Return the output of the feed-forward network for h [B, T, D]."""
         return self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh"))
 
 
 class AtatZooTime(nn.Module):
-    """A diffusion time in [0, 1] to a vector: sinusoids of 1,000·t and two layers."""
+    """Embedding of a diffusion time in [0, 1]: sinusoids of 1,000·t and two layers."""
 
     def __init__(self, width: int, frequencies: int = 256) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class AtatZooTime(nn.Module):
 
 
 class AtatZooHead(nn.Module):
-    """Hidden states to logits of the V tokens; without a weight of its own it takes the embedding's."""
+    """Head from hidden states to logits of the V tokens; without its own weight, it uses the embedding's."""
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__()
@@ -107,14 +107,14 @@ class AtatZooHead(nn.Module):
 
 
 def put_back(values: Tensor, places: Tensor | None) -> Tensor:
-    """Return values [B, L, …] at the places [B, L] from which their tokens were taken, if they were."""
+    """Return values [B, L, …] moved back to the places [B, L] from which their tokens were taken, if given."""
     if places is None:
         return values
     return torch.empty_like(values).scatter(1, places[..., None].expand_as(values), values)
 
 
 class AtatZooPreTrainedModel(PreTrainedModel):
-    """The network, without a way of reading it."""
+    """Base class with the network, without a head."""
 
     config_class = AtatZooConfig
     _supports_sdpa = True
@@ -132,7 +132,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         PreTrainedModel.post_init(self)
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Return the embedding of S tokens."""
+        """Return the embedding of the S tokens."""
         return self.embedding
 
     def read(
@@ -143,7 +143,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         sees: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Return hidden states [B, T, D] of ids [B, T] at positions [T]; t [B], and who sees whom, as for a layer."""
+        """Return hidden states [B, T, D] of ids [B, T], with positions [T], times t [B] and the mask `sees`."""
         positions = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
         h = self.embedding(ids)
         c = None if self.time is None or t is None else self.time(t)
@@ -158,23 +158,23 @@ class AtatZooPreTrainedModel(PreTrainedModel):
     def visible_first(
         self, input_ids: Tensor, attention_mask: Tensor | None, most: int
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return ids with the visible ones of each text at its beginning, where they are visible, and their places.
+        """Return ids with the visible tokens of each text moved to its start, where they are visible, and their places.
 
-        So a text is read as if it stood there without its padding, on whichever side that is.
+        The text is then read as if it had no padding, on whichever side the padding is.
 
         Args:
             input_ids: int64 [B, L].
-            attention_mask: 0 at padding, [B, L]; when absent, the padding's id is padding.
-            most: tokens that a text may have.
+            attention_mask: 0 at padding, [B, L]; by default, the id of the padding token marks it.
+            most: maximum number of tokens in a text.
 
         Returns:
-            ids, in which the padding is V; bool [B, L]; and the place in the input of each, int64 [B, L]. The last two
-            are None where there is no padding.
+            ids, with V at padding; bool [B, L]; and the place of each token in the input, int64 [B, L]. The last
+            two are absent without padding.
         """
         visible = visible_in(self.config, input_ids, attention_mask)
         length = int(visible.sum(1).max())
         if length > most:
-            raise ValueError(f"{length} tokens are more than the {most} that this model reads; shorten the text")
+            raise ValueError(f"the text has {length} tokens, and this model reads at most {most}; shorten the text")
         if bool(visible.all()):
             return input_ids, None, None
         places = visible.long().argsort(dim=1, descending=True, stable=True)
@@ -190,7 +190,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
 
 
 class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
-    """p(token | the visible ones) at every position; it counts at masked ones, the others being known."""
+    """Masked language model: p(token | visible tokens) at every position; only predictions at masks are meaningful."""
 
     def forward(
         self,
@@ -207,15 +207,15 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: int64 [B, L], with masks.
-            attention_mask: 0 at padding, which changes no prediction, [B, L]; when absent, the padding's id is padding.
-            timesteps: the diffusion time [B], for a network that reads it; that of the share of masks when absent.
-            turns: for a network of the form `turns`, int64 [B, L]: −1 for tokens that were given, else the turn in
-                which each came, or is to come; a prediction reads the tokens of earlier turns alone. When absent, all
-                that is visible was given, and all that is masked comes next.
-            labels: true tokens, −100 where none is asked for; the loss is the mean cross-entropy, nats.
-            output_hidden_states: whether the last hidden states, [B, L, D], are returned, too.
-            return_dict: whether the result is no tuple.
-            unused: what other models take.
+            attention_mask: 0 at padding, [B, L]; by default, the id of the padding token marks it.
+            timesteps: diffusion time [B], for a time-conditioned network; by default, that of the fraction of masks.
+            turns: for a network of form `turns`, int64 [B, L]: −1 for given tokens, and for others the step in which
+                each was or will be decoded; a prediction only reads tokens of earlier steps. By default, all visible
+                tokens are given and all masks are decoded next.
+            labels: true tokens, −100 at positions to ignore; the loss is the mean cross-entropy in nats.
+            output_hidden_states: whether to return the last hidden states, [B, L, D], too.
+            return_dict: whether to return a `ModelOutput` instead of a tuple.
+            unused: arguments of other models; ignored.
         """
         config = self.config
         ids, visible, places = self.visible_first(input_ids, attention_mask, config.max_position_embeddings)
@@ -238,7 +238,7 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         return found.to_tuple() if return_dict is False else found
 
     def time_at(self, share: Tensor) -> Tensor:
-        """Return the time [B] at which a share [B] of the tokens is masked."""
+        """Return the time [B] at which a fraction [B] of the tokens is masked."""
         times = torch.tensor(self.config.times, device=share.device)
         place = share.float() * (len(times) - 1)
         # A product that should be whole is not quite: t is multiplied by 1,000, so that its last digits are read.
@@ -248,10 +248,10 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         return torch.lerp(times[low], times[low + 1], place - low)
 
     def in_turns(self, ids: Tensor, turns: Tensor, visible: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D], of which each has read the tokens of earlier turns.
+        """Return hidden states [B, L, D] that have read the tokens of earlier steps.
 
-        Position i carries the token before it, or the mask if that comes no earlier than its own, and predicts its own.
-        A token whose carrier has another turn than the one from which it may be read is carried once more.
+        Position i carries the token before it, or a mask if that token is decoded no earlier than its own, and predicts
+        its own token. A token that its carrier may not show to later steps gets a second carrier.
         """
         mask = self.config.predictable
         carried, ready = F.pad(ids, (1, 0), value=mask), F.pad(turns + 1, (1, 0))
@@ -270,7 +270,7 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         return self.read(tokens, positions=positions, sees=sees[:, None])[:, : ids.shape[1]]
 
     def neighbours(self, ids: Tensor, turns: Tensor | None) -> Tensor:
-        """Return the tokens at −1, 1, −2, 2 … that a prediction may read, int64 [B, L, 2R], V for none."""
+        """Return the tokens at −1, 1, −2, 2 … that a prediction may read, int64 [B, L, 2R]; V where it may not."""
         reach, absent, L = len(self.config.ngram_prior), self.config.predictable, ids.shape[1]
         offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
 
@@ -283,12 +283,12 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
 
     # The library's own takes what writing from left to right needs, which unmasking has no use for.
     def generate(self, inputs: Tensor | None = None, **options: Any) -> Tensor:  # type: ignore[override]
-        """Write texts by unmasking; see `generation_atat_zoo.generate`."""
+        """Generate texts by unmasking; see `generation_atat_zoo.generate`."""
         return generate(model=self, inputs=inputs, **options)
 
 
 class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
-    """p(token | those before it); a text begins with the start, the token V, which its tokenizer calls BOS."""
+    """Causal language model: p(token | tokens before it); a text begins with the start token V, the tokenizer's BOS."""
 
     def forward(
         self,
@@ -299,7 +299,7 @@ class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> CausalLMOutput | tuple[Tensor, ...]:
-        """Return logits [B, L, S], at each position those of the next token; keys and values are not cached.
+        """Return logits [B, L, S] of the next token at each position; keys and values are not cached.
 
         The arguments are those of any causal model of the library; `labels` are the tokens themselves.
         """
@@ -322,5 +322,5 @@ class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **unused: Any
     ) -> dict[str, Any]:
-        """Return the whole text at every step."""
+        """Return the whole text as the input of every step."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}
