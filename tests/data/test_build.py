@@ -179,7 +179,7 @@ def test_shards_built_elsewhere(experiment, tmp_path):
         f'data.packing: the shards in {moved} have "packed", the experiment says "document"',
         f"tokenizer: the shards in {moved} {says}",
     ]
-    with pytest.raises(UserError, match="corpus 'shards' holds tokens and no documents"):
+    with pytest.raises(UserError, match="corpus 'shards' contains tokens, not text"):
         next(iter(given.documents("train")))
     with pytest.raises(UserError, match=r"holds no manifest\.json"):
         build(experiment(corpus=ShardsCorpus(path=str(tmp_path / "nothing"))))
@@ -208,7 +208,7 @@ def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment, tmp_path)
     others = [
         (tokenizer("larger", 310, eos="<eos>"), "vocabulary size = 310"),
         (tokenizer("ours"), "eos = None"),
-        (PretrainedTokenizer(path=str(tmp_path / "nowhere.json"), eos="<eos>"), "tokenizer.path: there is no file"),
+        (PretrainedTokenizer(path=str(tmp_path / "nowhere.json"), eos="<eos>"), "tokenizer.path: file not found:"),
     ]
     for other, said in others:
         with pytest.raises(UserError, match=said):
@@ -272,7 +272,7 @@ def nothing_kept(path):
 @pytest.mark.parametrize(("when", "back"), [("tokenizer", False), ("train", True), ("test", True)])
 def test_text_edited_while_it_is_built_is_refused(path, when, back):
     contents = [NEW, OLD] if back else [NEW]
-    with pytest.raises(UserError, match="changed while its shards were built, so they are not kept; run"):
+    with pytest.raises(UserError, match="changed during the build, so the shards were discarded; run"):
         build(of(path), progress=editing(when, path, *contents))
     assert nothing_kept(path)
     edit(path, OLD)
@@ -451,7 +451,7 @@ def test_a_text8_or_a_tokenizer_edited_while_it_is_used_is_refused(path, tmp_pat
     text8 = tmp_path / "text8"
     text8.write_text("we the people " * 300)
     made = experiment_of(tmp_path / "data", corpus=Text8Corpus(path=str(text8)))
-    with pytest.raises(UserError, match="changed while its shards were built"):
+    with pytest.raises(UserError, match="changed during the build"):
         build(made, progress=editing("validation", text8, "of the people " * 300))
     assert nothing_kept(path)
 

@@ -118,13 +118,13 @@ def test_what_is_no_sequence_is_refused(shards):
         ([1] * 17, r"int64 \[17\], and"),
         ([[1]], r"int64 \[1, 1\], and"),
         ([1.0], r"float64 \[1\], and"),
-        ([3, 258], r"ids from 3 to 258, and the vocabulary has 258"),
+        ([3, 258], r"ids from 3 to 258, outside 0 … 257"),
         ([-1], r"ids from -1 to -1, and"),
     ):
         for workers in {0, int(made == [-1])}:
             stream = TokenStream(shards, transforms=(Bad(made=made),), **ORDER)
             with pytest.raises(
-                UserError, match=rf"^data\.transforms: 'bad' has made {said}.*; mend it, or leave it out$"
+                UserError, match=rf"^data\.transforms: 'bad' returned {said}.*; correct it, or remove it$"
             ):
                 next(iter(train_loader(stream, workers=workers)))
     stream = TokenStream(shards, transforms=(Sometimes(share=0.0), MinimumLengthTransform(min_tokens=17)), **ORDER)
@@ -143,7 +143,7 @@ def test_a_state_of_other_stages_is_refused(shards):
     del state["transforms"]  # of a run from before there were transforms
     plain.load_state_dict(state)
     assert plain.start == 12
-    with pytest.raises(UserError, match=r"made with transforms = \[\] and this run has"):
+    with pytest.raises(UserError, match=r"made with transforms = \[\] but this run has"):
         staged.load_state_dict(state)
 
 

@@ -172,7 +172,7 @@ def test_a_tokenizer_that_has_changed_is_not_taken(run, write):
     with pytest.raises(UserError, match="has changed since this experiment was resolved"):
         tokenizer.train(lambda: iter(()))
     (Path(run) / "model" / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"tokenizer\.path: there is no file .*; name a run that is finished"):
+    with pytest.raises(UserError, match=r"tokenizer\.path: file not found: .*; name a finished run"):
         tokenizer.train(lambda: iter(()))
 
 

@@ -44,7 +44,7 @@ def test_an_old_kind_is_answered(old, now, tmp_path):
 def test_an_old_component_is_answered(kind, old, now):
     assert old not in ZOO.names(kind)
     assert now in ZOO.names(kind)
-    with pytest.raises(UserError, match=f"there is no {kind} named '{old}': it is now '{now}'$"):
+    with pytest.raises(UserError, match=f"unknown {kind} '{old}': it is now called '{now}'$"):
         ZOO.spec(kind, old)
 
 

@@ -173,7 +173,7 @@ OTHERS = [
     ),
     (testing.check_transform, staging(lambda tokens, key: None), "some sequence passes"),
     (testing.check_transform, staging(lambda tokens, key: tokens[:0]), r"'random_length' has made int64 \[0\]"),
-    (testing.check_transform, staging(lambda tokens, key: tokens + 258), "and the vocabulary has 258"),
+    (testing.check_transform, staging(lambda tokens, key: tokens + 258), "outside 0 … 257"),
     (testing.check_curriculum, weighing(lambda step: 1.0 + step.masked), "mean 1 over each row's maskable"),
     (testing.check_target, everywhere, "only maskable tokens count"),
     (testing.check_uncertainty, lambda logits: logits.float().softmax(-1).var(-1, correction=0), "uncertainty is"),

@@ -203,7 +203,9 @@ def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_pat
     other.save(tmp_path / "base" / "model")
     with pytest.raises(UserError, match=r"model holds LoRA's matrices only, .*, which has other weights now; put back"):
         Model.from_run(interrupted)
-    with pytest.raises(UserError, match=r"init_from: .* began with, which is trained by LoRA; train it again with"):
+    with pytest.raises(
+        UserError, match=r"init_from: .* the initial weights of .*, which is trained by LoRA; train it again with"
+    ):
         resume(interrupted)
     shutil.rmtree(tmp_path / "base")
     with pytest.raises(UserError, match=r"which is not there any more; move that run back to "):

@@ -127,7 +127,7 @@ def test_text8(tmp_path, name):
         ("text8", b"", "holds nothing"),
         ("text8.gz", gzip.compress(b"abc" * 1000, mtime=0)[:-12], "cannot be read"),
         ("text8.zip", b"x", "cannot be read"),
-        ("nothing", None, r"there is no file .*nothing; run `atat data get text8`"),
+        ("nothing", None, r"file not found: .*nothing; run `atat data get text8`"),
     ],
 )
 def test_not_text8(tmp_path, name, content, message):
@@ -212,7 +212,7 @@ def test_a_mixture_of_others():
     assert made.identity()["components"] == [each.identity() for each in parts]
     assert made.identity()["weights"] == [1.0, 2.0]
     assert not made.holds_dialogues
-    with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; leave it out"):
+    with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; remove it"):
         list(MixtureCorpus(components=(lists("a"), lists()), stopping_strategy="all_exhausted").documents("train"))
     for table, sentence in (
         ({"components": [{"use": "sotu"}]}, "components needs at least two corpora"),

@@ -78,7 +78,7 @@ def test_rows_are_chosen(folder):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"text_field": "tekst"}, r"corpus\.text_field: .* has no column 'tekst'; did you mean 'text'\? \(there are: "),
+        ({"text_field": "tekst"}, r"corpus\.text_field: .* has no column 'tekst'; did you mean 'text'\? \(available: "),
         ({"train": "tran"}, r"corpus\.path: .*, split 'tran', cannot be read: .*[Ss]plit"),
         ({"train": "train[:3]", "streaming": True}, r"a part of a split cannot be streamed"),
         ({"config_name": "other"}, r"cannot be read: .*other"),
