@@ -73,7 +73,7 @@ def require(size: float, asked: str, purpose: str, remedy: str) -> None:
     """Raise a `UserError` if this process cannot get the `size` bytes that `asked` needs for a purpose."""
     there = free_memory()
     if size > there and not _NEEDS_NONE.get():
-        needed = f"{asked} needs about {size / 1e9:,.1f} GB only for {purpose}"
+        needed = f"{asked} needs about {size / 1e9:,.1f} GB just for {purpose}"
         raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB free; {remedy}")
 
 

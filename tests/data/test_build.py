@@ -357,7 +357,7 @@ def test_a_batch_and_workers_that_are_too_many(monkeypatch):
         refuse_sizes(16, 2**40, 1, 0)
     refuse_sizes(16, 2**40, 2**36, 0)
     monkeypatch.setattr(machine, "memory", lambda: 10**9)
-    with pytest.raises(UserError, match=r"^data\.workers = 1000 needs about 31\.5 GB for its processes alone"):
+    with pytest.raises(UserError, match=r"^data\.workers = 1000 needs about 31\.5 GB just for its processes"):
         refuse_sizes(16, 4, 1, 1000)
     with pytest.raises(ValueError, match="workers must be at most 1024"):
         experiment_of(Path("data"), workers=2**40)

@@ -99,8 +99,8 @@ def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("backbone.preset=small", "backbone.preset: 'small' here, 'nano' in {run}, whose backbone a training that"),
-        ("tokenizer=bytes", "tokenizer.use: 'bytes' here, 'bpe' in {run}, whose tokenizer a training that"),
+        ("backbone.preset=small", "backbone.preset: 'small' here, 'nano' in {run}, whose backbone cannot be changed"),
+        ("tokenizer=bytes", "tokenizer.use: 'bytes' here, 'bpe' in {run}, whose tokenizer cannot be changed"),
         ("tokenizer.vocabulary_size=300", "tokenizer.vocabulary_size: 300 here, 512 in {run}, whose tokenizer"),
         ("data.length=97", "data.length: 97 is longer than backbone.max_length = 96; shorten the one or"),
         ("init_from=", "init_from: expected the folder of a finished run, got ''"),

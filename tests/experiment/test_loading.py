@@ -189,8 +189,8 @@ def test_overrides_take_the_same_validation(write, override, words):
             "order.use = 'random'",
             "order: is not a table of an experiment; set it as a parameter of the component that uses it",
         ),
-        ("name = 'a/b'", "name: expected a word that can name a folder"),
-        ('name = "a\\nb"', "name: expected a word that can name a folder"),
+        ("name = 'a/b'", "name: expected a folder name"),
+        ('name = "a\\nb"', "name: expected a folder name"),
         ("seed = -1", "seed: expected an int from 0 to 2**63 - 1, got -1"),
         (
             "data.length = 64\nestimator = {use = 'hybrid', learned.max_length = 32}",
@@ -254,7 +254,7 @@ def test_a_circle_and_a_chain_without_end_are_refused(write, tmp_path):
         ("x" * 5000, "cannot be read: File name too long; name an experiment file"),
         ("circle.toml", "cannot be read: Too many levels of symbolic links; name a TOML file"),
         ("a\\u0000b.toml", "cannot be read: embedded null byte; name a TOML file"),
-        ("pipe.toml", "pipe.toml: cannot be read: is a device or a pipe; name a TOML file"),
+        ("pipe.toml", "pipe.toml: cannot be read: it is a device or a pipe; name a TOML file"),
         ("folder.toml", "folder.toml: cannot be read: Is a directory; name a TOML file"),
     ],
 )
@@ -306,7 +306,7 @@ def larger():
 def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
     path = write("a.toml", "objective = 'plain'\nmasking = 'importance'\n[curriculum]\nuse = 'none'")
     assert refused(path, zoo=larger) == [
-        f"{path}: {kind}: objective 'plain' does not use a {kind}; leave [{kind}] out, or extend mdlm, whose objective "
+        f"{path}: {kind}: objective 'plain' does not use a {kind}; remove [{kind}], or extend mdlm, whose objective "
         "does"
         for kind in ("masking", "curriculum")
     ]

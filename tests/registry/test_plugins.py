@@ -52,7 +52,7 @@ BROKEN = {
     "ends": ("raise GeneratorExit", "GeneratorExit"),
     "misspelt": (GOOD.replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
     "no_class": (GOOD.replace("return [Spiral]", "return ['spiral']"), "TypeError"),
-    "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "has no text 'summary'"),
+    "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "lacks the text 'summary'"),
     "no_mark": (GOOD.replace("@hookimpl", ""), "provides no components"),
 }
 

@@ -112,7 +112,9 @@ def test_a_component_whose_package_is_absent_names_it(kind, name):
     package = PACKAGES[kind, name]
     with pytest.raises(UserError) as refused:
         zoo_of().spec(kind, {"use": name})
-    assert str(refused.value) == f"{kind}.use: {kind} {name} comes with {package}: pip install {package}"
+    assert (
+        str(refused.value) == f"{kind}.use: {kind} {name} comes with the plugin {package}; run `pip install {package}`"
+    )
     there = Plugin(name="it", distribution=package, version="1.0", status="disabled")
     with pytest.raises(UserError, match=r"unknown .*; not loaded: plugin it \(disabled\)"):
         zoo_of(found=[there]).spec(kind, {"use": name})

@@ -195,7 +195,7 @@ def test_a_part_without_a_name_of_its_own_is_found():
     class Undescribed(ThreeStageCurriculum):
         """Inherits its name instead of having one."""
 
-    with pytest.raises(AssertionError, match="has no text 'name'"):
+    with pytest.raises(AssertionError, match="lacks the text 'name'"):
         testing.check_description("curriculum", Undescribed)
 
 

@@ -567,7 +567,7 @@ def test_a_model_of_another_run_is_refused(begun):
         put_model(begun, step, noise=kind, train={"steps": 6}, sampler={"steps": 8})
     assert begun.model_at(3) == begun.checkpoint_model(3)
     put_model(begun, 9, begun.model, noise=other)
-    there = r"belongs to another experiment: noise\.use is 'cosine' there, and 'linear' in .*resolved\.toml; copy"
+    there = r"belongs to another experiment: noise\.use is 'cosine' there, but 'linear' in .*resolved\.toml; copy"
     for step in (None, 6, 9):
         with pytest.raises(UserError, match=there):
             begun.model_at(step)
