@@ -290,7 +290,7 @@ def test_files_that_do_not_come(server, folder, tmp_path):
         ("manifest.json", "503", "HTTP 503 Service Unavailable"),
         ("manifest.json", "truncate", f"manifest.json: its last {size - size // 2} bytes are missing)"),
         ("counts.npy", "corrupt", "counts.npy: its SHA-256 is "),
-        ("train-000001.tar", "truncate", "are missing); see whether"),
+        ("train-000001.tar", "truncate", "are missing); check that"),
         ("train-000001.tar", "corrupt", "; restore the file that the manifest describes"),
     ):
         server.faults[name].extend([fault] * 2)
@@ -349,7 +349,7 @@ def test_what_has_no_end_is_given_up_at_a_bound(server, tmp_path, monkeypatch):
     usage = SimpleNamespace(free=2_000_000)
     with monkeypatch.context() as patch:
         patch.setattr(downloads.shutil, "disk_usage", lambda _: usage)
-        assert "it has more than 1,800,000 bytes, nine tenths of the free space); see" in said()
+        assert "it has more than 1,800,000 bytes, nine tenths of the free space); check" in said()
     assert server.asked == [shard] * 2, "another attempt would bring nothing else"
     # What is announced is refused before anything is written, and what no length is known of is no file.
     other = "train-000001.tar"

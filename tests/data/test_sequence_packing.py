@@ -215,7 +215,7 @@ def test_dtype_keeps_a_value_for_padding(size, found):
     assert dtype_for(size, "auto") == found
     assert dtype_for(size, "uint32") == "uint32"
     if found == "uint32":
-        with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 tokens .* 65536'):
+        with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 tokens, .* 65536'):
             dtype_for(size, "uint16")
 
 
@@ -292,7 +292,7 @@ def test_dialogues_that_do_not_fit_are_counted_with_the_length_that_fits_them(tm
     experiment = spoken(tmp_path, "document", length=48)
     none = Spoken(train=tuple(to_text([Message("user", f"{i}"), *LONG]) for i in range(10, 40)))
     experiment.parts["corpus"] = none
-    within = rf"30 of 30 dialogues have no answer within data\.length = 48 tokens, .* set data\.length = {needed + 9}$"
+    within = rf"30 of 30 dialogues have no answer within data\.length = 48 tokens; .* set data\.length = {needed + 9}$"
     with pytest.raises(UserError, match=within):
         build(experiment)
     with pytest.raises(UserError, match=r"'spoken': 30 of 30 dialogues have no answer within"):

@@ -35,7 +35,7 @@ def test_reads_what_it_writes(folder):
 
 def test_no_manifest(folder, tmp_path):
     for nothing in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(UserError, match=r"holds no manifest\.json; build the shards with `atat data build`"):
+        with pytest.raises(UserError, match=r"contains no manifest\.json; build the shards with `atat data build`"):
             shard_manifest.load(nothing)
     edited(folder, lambda m: m.update(format=99))
     with pytest.raises(UserError, match="is of format 99, this version reads 1"):
@@ -119,7 +119,7 @@ def test_files_that_are_not_those_of_the_manifest(folder):
     for name in ("tokenizer.json", "counts.npy"):
         before = (folder / name).read_bytes()
         (folder / name).write_bytes(b"other")
-        with pytest.raises(UserError, match=f"{name} is not the file that the manifest describes"):
+        with pytest.raises(UserError, match=f"{name} differs from the manifest"):
             shard_manifest.verify(folder, splits=())
         (folder / name).unlink()
         with pytest.raises(UserError, match=f"{name} is missing"):

@@ -125,7 +125,7 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path, whole):
     other = encode_slice(made(tmp_path / "other", special_tokens="both"), Slice(1, 2))
     first.rename(tmp_path / "kept")
     shutil.copytree(other, first)  # the same tokenizer, and as many blocks
-    with pytest.raises(UserError, match="slice 1/2 is of another text or tokenizer than the first; delete"):
+    with pytest.raises(UserError, match="slice 1/2 has another text or tokenizer than the first slice; delete"):
         join(parts)
     shutil.rmtree(first)
     (tmp_path / "kept").rename(first)

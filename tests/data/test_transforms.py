@@ -114,7 +114,7 @@ def test_what_is_refused_is_replaced_by_what_is_shuffled_with_it(shards):
 
 def test_what_is_no_sequence_is_refused(shards):
     for made, said in (
-        ([], r"float64 \[0\], and a sequence is integers, \[1\] to \[16\]"),
+        ([], r"float64 \[0\], but a sequence is integers, \[1\] to \[16\]"),
         ([1] * 17, r"int64 \[17\], and"),
         ([[1]], r"int64 \[1, 1\], and"),
         ([1.0], r"float64 \[1\], and"),

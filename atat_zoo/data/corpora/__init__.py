@@ -325,7 +325,7 @@ class Divided(Corpus):
     def check_shares(self) -> None:
         """Raise a `ValueError` if no training text would be left."""
         if self.validation_share + self.test_share >= 1:
-            raise ValueError("validation_share and test_share together must be less than 1")
+            raise ValueError("validation_share and test_share must add up to less than 1")
 
     @property
     @override

@@ -375,12 +375,12 @@ def test_a_data_set_is_written_as_the_corpus_reads_it(atat):
     parts += '"train[-2:]" = "text/last.txt"'
     Path("mine.toml").write_text(HEAD + parts)
     code, out, err = atat("data", "get", "mine.toml")
-    assert (code, err, "fetching train[:-2] of set to text/0.jsonl" in out) == (0, "", True)
+    assert (code, err, "downloading train[:-2] of set to text/0.jsonl" in out) == (0, "", True)
     lines = Path("text/0.jsonl").read_text().splitlines()
     assert list(map(json.loads, lines)) == [{"text": f"{i}?\nYes."} for i in range(8)]
     assert Path("text/last.txt").read_text() == "8?\nYes.\n9?\nYes.\n"
     Path("text/last.txt").unlink()
-    assert "fetching train[:-2]" not in atat("data", "get", "mine.toml")[1]
+    assert "downloading train[:-2]" not in atat("data", "get", "mine.toml")[1]
     Path("mine.toml").write_text(HEAD + parts.replace('"train[-2:]"', "later"))
     Path("text/last.txt").unlink()
     Path("text/mine.source.json").unlink()
@@ -563,7 +563,7 @@ def test_a_member_outside_of_the_archive_or_none_is_refused(server, refused, end
     archive(server.folder / f"all.{ending}", {name: b"gotcha"})
     err = refused(write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     packed = kept(server, f"all.{ending}")
-    assert err == f"error: {packed} has a member {name}outside its folder; do not use this archive\n"
+    assert err == f"error: {packed} has a member {name} outside its folder; do not use this archive\n"
     assert here().keys() == {packed}
     shutil.rmtree("text")
     archive(server.folder / f"all.{ending}", {"all/a.txt": b""})
@@ -583,7 +583,7 @@ NO_SOURCES = [
     ("files = [{url = 'x', members = {a = ''}}]", "[0]: a path in `to` or `members` is empty"),
     ("hub = 'a/b'\nsplits = {train = ''}", "source: splits: a file name is empty; name a file"),
     ("hub = 'a/b'\nsplits = {train = '~/x'}", "source: '~/x' is not in the working directory"),
-    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} stands for 2 addresses, and x for 1"),
+    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} expands to 2 URLs, but x to 1"),
     ("hub = 'a/b'\nsplits = {train = 'x', test = 'x'}", "source: splits: two splits have the same file"),
     ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a shell command"),
 ]

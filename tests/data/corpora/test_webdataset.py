@@ -167,7 +167,7 @@ def test_what_is_wrong_with_a_shard(tmp_path):
         ("nothing.tar", bytes(10240), "has no samples"),
         ("forged.tar", forged, "unexpected end of data"),
         ("twice.tar", data[:1024] + data[:1024] + bytes(1024), "duplicate file name in tar file"),
-        ("bomb.tar.gz", bomb, "it does not fit into memory"),
+        ("bomb.tar.gz", bomb, "does not fit into memory"),
     ):
         assert said in damaged(tmp_path, name, content), name
 
@@ -177,17 +177,17 @@ def test_what_is_wrong_with_a_shard(tmp_path):
     [
         ({"txt": "a", "json": {"text": "b"}}, {}, "has several of txt, json, npy (it has json, txt); set corpus.ext"),
         ({"jpg": "a"}, {}, "has none of txt, json, npy (it has jpg); set corpus.extension to the one with the text"),
-        ({"json": {}}, {"extension": "txt"}, "has no 'txt' (it has json); name one that it has"),
+        ({"json": {}}, {"extension": "txt"}, "has no 'txt' (it has json); set it to one of these"),
         ({"json": {"texts": "a"}}, {}, "has no 'text'; did you mean 'texts'?; set corpus.text_field to the key of"),
         ({"json": "{"}, {}, "its json cannot be read (Expecting property name"),
         ({"txt": b"\xff\xfe"}, {}, "its txt cannot be read (invalid start byte); repair or remove it"),
         ({"npy": np.array([0.5])}, IDS, "its npy cannot be read (it holds float64 [1], but token ids are a vector"),
         ({"npy": np.zeros((1, 1, 1), int)}, IDS, "it holds int64 [1, 1, 1], but token ids"),
-        ({"npy": np.array([-1, 5])}, IDS, "has the ids -1 to 5, and the tokenizer has 0 to 257; name the"),
+        ({"npy": np.array([-1, 5])}, IDS, "has the ids -1 to 5, but the tokenizer has 0 to 257; name the"),
         (
             {"npy": np.array([0, 258])},
             IDS,
-            "has the ids 0 to 258, and the tokenizer has 0 to 257; name the one that made",
+            "has the ids 0 to 258, but the tokenizer has 0 to 257; name the one that made",
         ),
         (
             {"npy": np.array([1, 5])},

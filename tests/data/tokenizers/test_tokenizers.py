@@ -118,7 +118,9 @@ def test_the_tokenizer_of_a_run_is_its_own(tmp_path):
     like = CharactersTokenizer(special_tokens=True)
     folder = tmp_path / "run" / "model"
     folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"tokenizer\.path: file not found: .*run/model/tokenizer\.json; name a run"):
+    with pytest.raises(
+        UserError, match=r"tokenizer\.path: file not found: .*run/model/tokenizer\.json; name a finished run"
+    ):
         RunTokenizer(path=str(tmp_path / "run"), like=like).fingerprint()
     like.train(lambda: iter(())).save(folder)
     file = folder / "tokenizer.json"
