@@ -363,7 +363,7 @@ def test_what_save_to_disk_wrote(tmp_path):
     assert [list(part.documents(split)) for split in ("train", "validation")] == [TEXTS[2:5], TEXTS[-1:]]
     with pytest.raises(UserError, match=r"corpus\.path: .*one, split 'test', cannot be read: Unknown split"):
         list(HuggingFaceCorpus(path=str(tmp_path / "one"), train="test", **settings).documents("train"))
-    with pytest.warns(Note, match=r"left out: 2 of another format"):
+    with pytest.warns(Note, match=r"skipped: 2 of another format"):
         assert read(tmp_path / "one") == TEXTS
 
 
@@ -459,7 +459,9 @@ def test_a_folder_is_read_with_its_links_and_each_file_once(folder):
     (folder / "linked").symlink_to("../there")
     assert read(folder) == ["here/a.txt", "here/in/b.txt", "there/c.txt"]
     (folder.parent / "same").symlink_to("here")
-    with pytest.warns(Note, match=r"left out: 2 a folder \(.*/same/in\), 1 read under another name \(.*/same/a\.txt\)"):
+    with pytest.warns(
+        Note, match=r"skipped: 2 a folder \(.*/same/in\), 1 already read under another name \(.*/same/a\.txt\)"
+    ):
         assert read(f"{folder}/*.txt", f"{folder.parent}/same/*") == ["here/a.txt"]
     (folder / "in" / "up").symlink_to("..")  # a circle
     (folder / "z.txt").symlink_to("a.txt")
@@ -469,8 +471,8 @@ def test_a_folder_is_read_with_its_links_and_each_file_once(folder):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("not this")
     told = (
-        f"corpus.train: left out: 1 hidden ({folder}/.hidden.txt), 3 of another format ({folder}/LICENSE), 1 a link to "
-        f"nothing ({folder}/gone.txt), 1 a device or a pipe ({folder}/pipe.txt), 2 read under another name "
+        f"corpus.train: skipped: 1 hidden ({folder}/.hidden.txt), 3 of another format ({folder}/LICENSE), 1 a broken "
+        f"link ({folder}/gone.txt), 1 a device or a pipe ({folder}/pipe.txt), 2 already read under another name "
         f"({folder}/in/up)"
     )
     with pytest.warns(Note) as notes:

@@ -126,7 +126,7 @@ def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(serve
     server.faults["a.txt"].extend([fault] * 9)
     err = refused(write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
     assert f"error: text/a.txt cannot be downloaded ({server.address}/a.txt: {reason})" in err
-    assert err.endswith("put it there yourself and run `atat data get mine.toml` again\n")
+    assert err.endswith("save it there yourself and run `atat data get mine.toml` again\n")
     assert here() == {}
 
 
@@ -427,7 +427,7 @@ def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
     monkeypatch.setattr(hub.HfApi, "dataset_info", fail)
     code, _, err = atat("data", "get", "ag_news")
     assert (code, here()) == (2, {})
-    assert err.startswith("error: fancyzhx/ag_news of the Hugging Face hub cannot be reached (no network); ")
+    assert err.startswith("error: dataset fancyzhx/ag_news on the Hugging Face hub cannot be reached (no network); ")
     assert "or write train, test of https://huggingface.co/datasets/fancyzhx/ag_news to corpora/ag_news/train.j" in err
     assert err.endswith("corpora/ag_news/test.jsonl yourself, as JSON lines with the key text\n")
 
