@@ -557,6 +557,6 @@ def test_samples_without_a_text_and_tar_files_without_samples(tmp_path):
     tar_of(tmp_path / "b.tar", {})
     with pytest.raises(UserError, match=r'b\.tar has no samples, .*; remove it, or set corpus\.missing = "skip"'):
         samples(tmp_path / "b.tar")
-    with pytest.warns(Note, match="2 of 5 rows"):
+    with pytest.warns(Note, match="2 of 5 records"):
         assert samples(tmp_path, missing="skip") == ["a"] * 3
     assert samples(tar_of(tmp_path / "{0}.tar", {"0.txt": b"x"})) == ["x"]
