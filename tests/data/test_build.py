@@ -353,7 +353,9 @@ def test_the_hash_of_a_large_file_is_kept_until_it_changes(large, counted, monke
 
 
 def test_a_batch_and_workers_that_are_too_many(monkeypatch):
-    with pytest.raises(UserError, match=r"^train\.batch_size = 1099511627776 needs about 158,329\.7 GB for the ids of"):
+    with pytest.raises(
+        UserError, match=r"^train\.batch_size = 1099511627776 needs about 158,329\.7 GB just for the ids of"
+    ):
         refuse_sizes(16, 2**40, 1, 0)
     refuse_sizes(16, 2**40, 2**36, 0)
     monkeypatch.setattr(machine, "memory", lambda: 10**9)
@@ -419,7 +421,7 @@ def test_a_finished_build_is_not_repeated_and_not_over_other_files(experiment):
     with pytest.raises(UserError, match=r"train-000001\.tar is damaged .* run `atat data build` again"):
         build(experiment())
     (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"exists but contains no manifest\.json; move it away or delete it"):
+    with pytest.raises(UserError, match=r"exists but holds no manifest\.json; move it away or delete it"):
         build(experiment())
     assert path.exists()
 
@@ -427,10 +429,13 @@ def test_a_finished_build_is_not_repeated_and_not_over_other_files(experiment):
 def test_too_little_text_and_too_large_sizes(experiment, monkeypatch):
     for data, message in (
         ({"corpus": Memory(train=("x" * 60,))}, r"makes 3 sequences of data\.length = 16, fewer than data\.lanes = 4"),
-        ({"length": 2**40, "remainder": "pad"}, r"^data\.length = 1099511627776 needs about 17,592\.2 GB for a single"),
+        (
+            {"length": 2**40, "remainder": "pad"},
+            r"^data\.length = 1099511627776 needs about 17,592\.2 GB just for a single",
+        ),
         (
             {"length": 2**30, "packing": "document"},
-            r"^data\.length = 1073741824 needs about 17,592\.2 GB for the rows of",
+            r"^data\.length = 1073741824 needs about 17,592\.2 GB just for the rows of",
         ),
     ):
         with pytest.raises(UserError, match=message):

@@ -38,7 +38,7 @@ def test_no_manifest(folder, tmp_path):
         with pytest.raises(UserError, match=r"contains no manifest\.json; build the shards with `atat data build`"):
             shard_manifest.load(nothing)
     edited(folder, lambda m: m.update(format=99))
-    with pytest.raises(UserError, match="is of format 99, this version reads 1"):
+    with pytest.raises(UserError, match="has format 99, but this version reads 1"):
         shard_manifest.load(folder)
     for text in ("{", "\x00\xff", "[" * 100_000, "[]", "null"):
         (folder / "manifest.json").write_bytes(text.encode("latin-1"))

@@ -130,7 +130,7 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path, whole):
     shutil.rmtree(first)
     (tmp_path / "kept").rename(first)
     (second / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="slice 2/2 is of another text or tokenizer than the first; delete"):
+    with pytest.raises(UserError, match="slice 2/2 has another text or tokenizer than the first slice; delete"):
         join(parts)
     (second / "tokenizer.json").write_bytes(tokenizer)
     (second / "done.json").write_text('{"train": 9, "validation": 1, "test": 1}')  # without hashes
