@@ -322,7 +322,7 @@ def test_a_cache_that_cannot_be_written(in_memory, tmp_path):
     here = corpus_of(in_memory, tmp_path).built()
     with full_disk(SIZE // 2), pytest.raises(UserError) as error:
         first_samples(here)
-    used = f"corpus.cache: {tmp_path} cannot be used (File too large); free some space, lower corpus.cache_size or name"
+    used = f"corpus.cache: {tmp_path} cannot be used (File too large); free some space, lower corpus.cache_size, or set"
     assert str(error.value).startswith(used)
     assert not list(here.glob(".*.part"))
     assert first_samples(here)

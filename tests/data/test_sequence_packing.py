@@ -307,7 +307,7 @@ def test_dialogues_that_do_not_fit_are_counted_with_the_length_that_fits_them(tm
     assert (
         "train: 3 of 64 dialogues have no answer; 1 of 64 dialogues have no answer within data.length = 48 tok" in info
     )
-    assert info.count("they are left out") == 1
+    assert info.count("they are dropped") == 1
     made = hashes(folder)
     experiment.data = attrs.evolve(experiment.data, root=str(tmp_path / "other"))
     for part in (1, 2):

@@ -36,7 +36,7 @@ def check(folder: Path, description: dict[str, Any], name: str) -> None:
     except (OSError, KeyError, TypeError) as error:
         raise unreadable(folder / DESCRIPTION, error) from None
     if not same:
-        raise UserError(f"{folder / name} differs from {DESCRIPTION}: its SHA-256 is another one; {_AGAIN}")
+        raise UserError(f"{folder / name} differs from {DESCRIPTION}: its SHA-256 has changed; {_AGAIN}")
 
 
 def sha256_of(path: Path) -> str:
