@@ -128,9 +128,7 @@ def test_what_is_no_sequence_is_refused(shards):
             ):
                 next(iter(train_loader(stream, workers=workers)))
     stream = TokenStream(shards, transforms=(Sometimes(share=0.0), MinimumLengthTransform(min_tokens=17)), **ORDER)
-    with pytest.raises(
-        UserError, match=r"^data\.transforms: 'minimum_length' refuses every sequence of the shards"
-    ):
+    with pytest.raises(UserError, match=r"^data\.transforms: 'minimum_length' refuses every sequence of the shards"):
         next(iter(train_loader(stream)))
 
 
