@@ -1,8 +1,7 @@
-"""atat_zoo: interchangeable parts for masked diffusion language models.
+"""atat_zoo: interchangeable components for masked diffusion language models.
 
-`Zoo` lists, describes and builds the parts, and `Model` is a trained run.
-`Model` and all else that needs torch is imported when it is first asked for, so
-that importing `atat_zoo` stays instant.
+`Zoo` lists, describes and builds the components, and `Model` is a trained run. `Model` and everything else that needs
+torch is imported on first use, so that importing `atat_zoo` stays fast.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The launchers' entry: `composer -n 8 -m atat_zoo.train EXPERIMENT [KEY=VALUE …]` is `atat train` on many ranks."""
+"""Entry point for launchers: `composer -n 8 -m atat_zoo.train EXPERIMENT` is `atat train` on several ranks."""
 
 from atat_zoo.cli import run
 from atat_zoo.cli.train_command import train

@@ -99,7 +99,7 @@ class Environment:
         self.run(self.python, "-m", "pip", "uninstall", "--quiet", "--yes", *(p.name for p in packages.values()))
         for package in packages.values():
             said = self.atat("check", "experiment.toml", cwd=package, code=2)
-            assert f"{package.name} is not installed; pip install {package.name}" in said, said
+            assert f"{package.name} is not installed; run `pip install {package.name}`" in said, said
         done("they are uninstalled, and missed by name")
 
 

@@ -37,7 +37,7 @@ def main():
             made.run(made.python, "-m", "pip", "uninstall", "--quiet", "--yes", folder.name)
             # Of borrowed libraries it may be one that is still there.
             for command in () if made.borrow else points.get("atat_zoo.commands", {}):
-                assert f"comes with {folder.name}: pip install" in made.atat(command, code=2), command
+                assert f"comes with the plugin {folder.name}; run `pip install" in made.atat(command, code=2), command
 
 
 if __name__ == "__main__":

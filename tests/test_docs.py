@@ -169,7 +169,7 @@ def test_every_key_of_an_experiment_is_on_one_page_with_its_type_default_and_mea
     assert all(f"| `{TABLES[kind]}` | {KINDS[kind].summary} |" in page for kind in TABLES)
     with pytest.raises(UserError) as raised:
         from_table({"name": "x", "sede": 1})
-    assert f"(there are: {', '.join([*TOP_LEVEL, *TABLES, *SECTIONS])})" in str(raised.value)
+    assert f"(available: {', '.join([*TOP_LEVEL, *TABLES, *SECTIONS])})" in str(raised.value)
 
 
 @pytest.mark.slow

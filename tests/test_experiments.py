@@ -72,7 +72,7 @@ def test_a_wrong_pair_is_told_the_sizes_and_the_variants(wrong):
     with pytest.raises(UserError) as caught:
         load(wrong)
     said = str(caught.value)
-    assert said.startswith(f"there is no experiment {wrong!r}: no such file; did you mean ")
+    assert said.startswith(f"unknown experiment {wrong!r}: no such file; did you mean ")
     assert "of the sizes baselines, cpu, " in said
     assert f"and the variants {', '.join(VARIANTS)}; more in baselines, documented, finetuning, guidance)" in said
 

@@ -12,17 +12,17 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 def is_framed(special: str) -> bool:
-    """Return whether every sequence stands between BOS and EOS, for `special` of `[data]`."""
+    """Return whether every sequence begins with BOS and ends with EOS, given `special` of `[data]`."""
     return special in ("sequence", "both")
 
 
 def has_eos(special: str, form: str) -> bool:
-    """Return whether a document ends with EOS, for the keys of `[data]`; a dialogue does by its template."""
+    """Return whether every document ends with EOS, given the keys of `[data]`; for dialogues the template adds it."""
     return form == "chat" or special != "none"
 
 
 def joints(special: str, rows: str, form: str) -> str:
-    """Return in a sentence what stands between documents, for the keys of `[data]`."""
+    """Return a sentence that says what separates documents, given the keys of `[data]`."""
     if form == "chat":
         return "dialogues have the special tokens of their template"
     end = "each document ends with EOS"
@@ -30,7 +30,7 @@ def joints(special: str, rows: str, form: str) -> str:
         said = {"none": "without special tokens", "document": "which ends with EOS"}
         return f"a sequence is the beginning of one document, {said.get(special, 'between BOS and EOS')}"
     said = {
-        "none": 'documents are joined with nothing between them (data.special_tokens = "document" ends each with EOS)'
+        "none": 'documents are concatenated without a separator (data.special_tokens = "document" ends each with EOS)'
     }
-    said |= {"document": end, "both": f"{end}, and each sequence stands between BOS and EOS"}
-    return said.get(special, "documents are joined with nothing between them, and each sequence has BOS and EOS")
+    said |= {"document": end, "both": f"{end}, and each sequence begins with BOS and ends with EOS"}
+    return said.get(special, "documents are concatenated without a separator, and each sequence has BOS and EOS")

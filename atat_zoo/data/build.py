@@ -5,9 +5,9 @@
     <root>/<name>.slices    encoded text, if it is encoded in slices: see `slices`
     <root>/<name>           the complete shards, after a rename
 
-The name ends in a hash of everything that determines the bytes, so experiments
-with the same data share a folder. Memory is bounded by C · `sequences_per_shard`
-sequences and by the documents shuffled at once, for a corpus of any size.
+The folder's name ends in a hash of everything that determines its bytes, so experiments
+with the same data share a folder. Memory holds at most C · `sequences_per_shard` sequences and the documents shuffled
+together, whatever the corpus size.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _NOT_WRITABLE = frozenset(
 
 @attrs.frozen
 class ShardSource:
-    """What shards are made of, at one moment."""
+    """What the shards of an experiment are built from, as seen at one moment."""
 
     settings: str  # hash of everything that determines the bytes
     fingerprint: dict[str, Any]  # of the text
@@ -80,7 +80,7 @@ class ShardSource:
 
     @classmethod
     def now(cls, experiment: Experiment) -> ShardSource:
-        """Return what an experiment's shards are made of; the files of a large text are hashed if need be."""
+        """Return what the shards of an experiment are built from; this may hash the files of a large text."""
         corpus = experiment.parts["corpus"]
         stamp = corpus.stamp()  # first: what is written later is seen
         fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
@@ -88,7 +88,7 @@ class ShardSource:
 
 
 class EncodedText(Protocol):
-    """The text of a build that was encoded before it, as by `slices`."""
+    """The text of a build, encoded earlier, for example by `slices`."""
 
     tokenizer: bytes  # the file of the tokenizer that encoded it
 
@@ -98,7 +98,7 @@ class EncodedText(Protocol):
 
 @attrs.frozen
 class Build:
-    """Shards that are to be built into `folder`, of an experiment whose text was seen to be `source`."""
+    """A build of shards into `folder`, from the text that `source` describes."""
 
     experiment: Experiment
     source: ShardSource
@@ -107,7 +107,7 @@ class Build:
     @classmethod
     @contextmanager
     def from_experiment(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
-        """Give the build of an experiment, and keep the hashes of its files beside the shards."""
+        """Return the build of an experiment; the hashes of its files are cached in the folder of the shards."""
         length = experiment.data.length
         apart = experiment.data.packing == "document" or experiment.data.format == "chat"
         held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
@@ -118,17 +118,17 @@ class Build:
 
     @property
     def folder(self) -> Path:
-        """The folder for the shards."""
+        """The folder of the shards."""
         parts, spec = self.experiment.parts, self.experiment.data
         names = f"{parts['corpus'].name}-{parts['tokenizer'].name}-{spec.length}"
         return Path(spec.root) / f"{names}-{self.source.settings[:10]}"
 
     def beside(self, suffix: str) -> Path:
-        """Return what stands beside the folder of shards: `lock`, `partial` or `slices`."""
+        """Return the path of the build's `lock`, `partial` or `slices`."""
         return self.folder.with_name(f"{self.folder.name}.{suffix}")
 
     def alone(self, lock: Path) -> AbstractContextManager[None]:
-        """Lock a file; while another process has it, wait."""
+        """Lock a file, waiting while another process holds the lock."""
         return locked(lock, lambda _: self.report("waiting", 0, None))
 
     def is_built(self) -> bool:
@@ -136,13 +136,15 @@ class Build:
         return (self.folder / shard_manifest.FILE).is_file()
 
     def finished(self) -> Path:
-        """Return the folder of shards that are built, after checking that they are made of this."""
+        """Return the folder of finished shards, after checking that they are built from this source."""
         if _verified(self.folder, self.experiment).settings != self.source.settings:
-            raise UserError(f"{self.folder} holds shards of other settings; delete it and run `atat data build` again")
+            raise UserError(
+                f"{self.folder} holds shards with other settings; delete it and run `atat data build` again"
+            )
         return self.folder
 
     def unfinished(self, work: Path) -> Path:
-        """Return the folder of unfinished work, emptied if its settings differ or its text was written to since."""
+        """Return the folder of the unfinished build, emptied if its settings differ or its text has changed since."""
         note, begun = work / _NOTE, f"{self.source.settings}{self.source.stamp}"
         if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
             shutil.rmtree(work)
@@ -152,12 +154,12 @@ class Build:
         return work
 
     def check_unchanged(self, work: Path) -> None:
-        """Check that nothing has written to the text; else delete what was made of it."""
+        """Check that the text has not changed; otherwise delete what was built from it."""
         if ShardSource.now(self.experiment) != self.source:
             shutil.rmtree(work)
             raise UserError(
-                "the text, or the tokenizer's file, changed while its shards were built, so they are not "
-                "kept; run the same command again when nothing writes there"
+                "the text or the tokenizer's file changed during the build, so the shards were discarded; run the same "
+                "command again once the files no longer change"
             )
 
     def batches(self, split: Split) -> Iterator[list[Piece]]:
@@ -176,7 +178,7 @@ class Build:
         return Packer(model, **settings, dtype=dtype, limit=limit)
 
     def tokenizer_in(self, work: Path) -> int | None:
-        """Train and save the tokenizer unless it is there; return the characters of the training text if read."""
+        """Train and save the tokenizer if needed; return the number of characters of the training text, if read."""
         if (work / shard_manifest.TOKENIZER).is_file():
             return None
         done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.format
@@ -260,10 +262,10 @@ def build(
 
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
-        progress: called with the stage and what is done of it: `hashing` in bytes, others in characters.
-        processes: how many encode, with equal bytes; a script that asks for more than 1, which is this one, needs
-            `if __name__ == "__main__"`, as they import it.
-        throughput: where text and time are counted.
+        progress: called with the stage and the amount done: bytes for `hashing`, characters for the others.
+        processes: number of encoding processes; the shards do not depend on it. A script that passes more than 1 needs
+            `if __name__ == "__main__"`, because the processes import it.
+        throughput: counts the encoded text and the time.
         slices: opens the folder of the encoded text, for `slices.join`.
     """
 
@@ -289,7 +291,7 @@ def build(
 
 
 def unless_built(experiment: Experiment, progress: Progress | None, make: Callable[[Build], Path]) -> Path:
-    """Return the folder of shards if they are built, checked; else what `make` returns for their build."""
+    """Return the folder of existing shards, after checking it; otherwise what `make` returns for their build."""
     given = experiment.parts["corpus"].built()
     if given is not None:
         return _check_given(given, experiment)
@@ -305,12 +307,12 @@ def unless_built(experiment: Experiment, progress: Progress | None, make: Callab
                 raise
             raise UserError(
                 f"data.root: cannot write in {parent} ({error.strerror}: {error.filename}); free some space, or set "
-                "data.root to a folder that you may write to, and run the same command again: it continues where it was"
+                "data.root to a folder that you may write to, and run the same command again, which resumes the build"
             ) from None
 
 
 def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that determines the bytes of the shards, with the fingerprint of the text."""
+    """Return everything that determines the bytes of the shards, including the fingerprint of the text."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     # The names of all folders hang on this table: keys at their defaults are left out, so that a new one renames none.
     defaults = {"sequences": None, "rows": "packed", "form": "text"}
@@ -362,7 +364,7 @@ def _check_given(folder: Path, experiment: Experiment) -> Path:
 
 
 def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: shard_manifest.ShardManifest) -> tuple[Any, Any]:
-    """Return what an experiment's tokenizer is, and that of shards: by their files, wherever the first one lies."""
+    """Return the experiment's tokenizer and that of the shards, each identified by its files and not by their path."""
     name = shard_manifest.TOKENIZER
     asked, there, sha256 = tokenizer.identity(), contents.tokenizer, contents.sha256[name]
     try:
@@ -400,7 +402,7 @@ def _saved(model: TokenizerModel) -> str:
 
 
 def _verified(folder: Path, experiment: Experiment) -> shard_manifest.ShardManifest:
-    """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
+    """Return the manifest, after checking the shards; training shards are not checked if damaged ones are skipped."""
     skip = experiment.data.on_corrupt == "skip"
     return shard_manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
 
@@ -415,7 +417,7 @@ _job: list[tuple[Any, Form]] = []  # the tokenizer and the form, in a process th
 
 @attrs.define
 class Throughput:
-    """How much text was encoded, and what reading, encoding and packing it took."""
+    """The amount of encoded text, and the time that reading, encoding and packing took."""
 
     bytes: int = 0  # in UTF-8
     seconds: float = 0.0
@@ -423,12 +425,12 @@ class Throughput:
 
     @property
     def per_core(self) -> float:
-        """Megabytes of text that a core does in a second of its time."""
+        """Megabytes of text that a core encodes per second."""
         return self.bytes / 1e6 / max(self.core_seconds, 1e-9)
 
 
 class Encoder:
-    """Encodes the batches of one build, in so many processes; 1 is this one, with the threads of the library."""
+    """Encodes the batches of a build in several processes; with 1, in this process, with the library's threads."""
 
     def __init__(self, processes: int = 1, throughput: Throughput | None = None) -> None:
         self._processes, self._throughput = processes, throughput or Throughput()
@@ -436,7 +438,7 @@ class Encoder:
 
     @contextmanager
     def of(self, tokenizer: Any, folder: Path, packer: Packer) -> Iterator[None]:
-        """Encode for a packer, whose tokenizer was saved to a folder, while this is open; then no process is left."""
+        """Encode for a packer in a `with` block, with a tokenizer saved in a folder; the processes end with it."""
         self._here = packer.encode
         self._there = (tokenizer, folder, packer.form)
         start, core_start = time.perf_counter(), time.process_time()
@@ -449,7 +451,7 @@ class Encoder:
             self._throughput.core_seconds += time.process_time() - core_start
 
     def encoded(self, batches: Iterator[Sequence[Piece]]) -> Iterator[Encoded]:
-        """Yield each batch as tokens; raise a `UserError` if the tokenizer cannot, or a process was killed."""
+        """Yield each batch as tokens; raise a `UserError` if the tokenizer fails or a process is killed."""
         first = list(islice(batches, 2))
         batches = chain(first, batches)
         # A process takes longer to start than one batch to encode.
@@ -469,8 +471,8 @@ class Encoder:
                 yield self._result(waiting.popleft())
         except BrokenProcessPool:
             raise UserError(
-                "a process that encodes the text was killed, as the system does where memory runs out; run the same "
-                "command again, with a smaller --processes if that was it: it continues where it was"
+                "an encoding process was killed, probably because memory ran out; run the same command again with a "
+                "smaller --processes, which resumes the build"
             ) from None
         finally:
             for future in waiting:
@@ -508,7 +510,7 @@ def _begin(tokenizer: Any, folder: Path, form: Form) -> None:
 
 
 def _follow() -> None:
-    """End with the process that started this one, which would otherwise wait for its text for ever."""
+    """Exit when the parent process exits, instead of waiting for its text forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -523,7 +525,7 @@ def _encode(batch: Sequence[Piece]) -> tuple[Encoded, float]:
 
 @attrs.frozen(kw_only=True)
 class BuildEstimate:
-    """Roughly what a build takes."""
+    """Estimated time and disk space of a build."""
 
     text: int  # bytes
     shards: int  # bytes
@@ -534,9 +536,10 @@ class BuildEstimate:
 def estimate(
     experiment: Experiment, *, processes: int = 1, share: float = 1.0, progress: Progress | None = None
 ) -> BuildEstimate | None:
-    """Return what a build will take; None where the text's size is not known, as of dialogues, or the shards are there.
+    """Return the estimated time and size of a build, or None if the shards exist or the text's size is unknown.
 
-    So many processes will encode a share of the text: all shards are estimated, and this share has to fit on the disk.
+    The size of dialogues is unknown. The estimate covers all shards; with several `slices`, this machine encodes only
+    its share, which must fit on the disk.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
     if spec.format == "chat" or not (size := corpus.size()):

@@ -1,6 +1,6 @@
-"""Dialogues: messages of roles that take turns, as a corpus gives them.
+"""Dialogues: messages with roles, as a corpus yields them.
 
-A dialogue is a text, `to_text`, so that it is held out, shuffled and shared like any other document.
+`to_text` encodes a dialogue as a text, so that it is held out, shuffled and shared like any other document.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ _FORM = 'write {"messages": [{"role": "user", "content": "…"}, …]}, or {"pro
 
 
 class Message(NamedTuple):
-    """What one side says in its turn."""
+    """One message of a dialogue: a role and its content."""
 
     role: str  # of `ROLES`
     content: str
 
     @property
     def more(self) -> dict[str, Any]:
-        """What else its template may write: `tool_calls`, for example."""
+        """Additional fields that a template may write, such as `tool_calls`."""
         return getattr(self, "_more", {})
 
     @property
     def answers(self) -> bool:
-        """Whether a model learns to write it: the assistant says something there, or calls a tool."""
+        """Whether the loss includes the message: the assistant says something or calls a tool."""
         return self.role == ASSISTANT and bool(self.content.strip() or "tool_calls" in self.more)
 
     @property
     def text(self) -> str:
-        """What the plain template writes of it: its content, and the rest as JSON."""
+        """The text of the message in the plain template: its content, and the other fields as JSON."""
         more = json.dumps(self.more, ensure_ascii=False) if self.more else ""
         return "\n".join(filter(None, [self.content, more]))
 
     def saying(self, content: str, more: dict[str, Any] | None = None) -> Message:
-        """Return it with another content, and with `more` than it has."""
+        """Return the message with another content and additional fields."""
         if not (more := more or self.more):
             return Message(self.role, content)
         made = _FullMessage(self.role, content)
@@ -71,31 +71,31 @@ class Message(NamedTuple):
 
 
 class _FullMessage(Message):
-    """A message that may have more than a role and a content."""
+    """A message with more fields than role and content."""
 
     _more: dict[str, Any]
 
 
 class Part(NamedTuple):
-    """Tokens of a dialogue that follow each other."""
+    """Consecutive tokens of a dialogue, either context or an answer."""
 
     ids: list[int]
     answer: bool  # whether a model learns to write them; else they are given
 
 
 def messages_of(value: Any) -> list[Message]:
-    """Return the messages of a JSON object, by its `KEYS`: a list of messages, or texts that end with the answer.
+    """Return the messages of a JSON object: the list under one of its `KEYS`, or a prompt and its answer.
 
-    Messages after the last answer are left out, because nothing is learned from them; without any answer all are kept.
+    Messages after the last answer are dropped, because nothing is learned from them; without an answer all are kept.
 
     Raises:
-        ValueError: a sentence with the remedy, when the object is not a dialogue.
+        ValueError: if the object is not a dialogue; the text names the remedy.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"is not a dialogue: {clip(repr(value), 60)}; {_FORM}")
     there = {key: role for key, role in KEYS.items() if value.get(key) is not None}
     if unread := [key for key in there if there[key] is None and value[key]]:
-        raise ValueError(f"has {unread[0]!r}, which is not read; write it into a message, or take the key out")
+        raise ValueError(f"has {unread[0]!r}, which is not supported; put it into a message, or remove the key")
     lists, asks, answers = ([key for key in there if there[key] == role] for role in ("", "user", ASSISTANT))
     if (len(lists), len(answers)) not in ((1, 0), (0, 1)) or not (lists or asks):
         raise ValueError(f"has {' and '.join(map(repr, lists + asks + answers)) or 'no messages'}; {_FORM}")
@@ -113,19 +113,19 @@ def messages_of(value: Any) -> list[Message]:
     messages = [message_of(each, number) for number, each in enumerate(every, 1)]
     said = [message.content for message in messages]
     if unsaid := [key for key in asks if lists and value[key] not in said]:  # else it is the first one, once more
-        raise ValueError(f"has {unsaid[0]!r} beside {lists[0]!r}; take one of them out")
+        raise ValueError(f"has both {unsaid[0]!r} and {lists[0]!r}; remove one of them")
     return messages[: max((i for i, message in enumerate(messages, 1) if message.answers), default=len(messages))]
 
 
 def message_of(value: Any, number: int = 1) -> Message:
-    """Return an object with a role and a content as a message, or raise a `ValueError` with its number."""
+    """Return an object with a role and a content as a message; raise a `ValueError` that names its number."""
     if not isinstance(value, Mapping):
         raise ValueError(f"message {number} is not a message: {clip(repr(value), 60)}; {_FORM}")
     named, content = (value.get(key, value.get(other)) for key, other in (("role", "from"), ("content", "value")))
     role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:
-        known = f"{nearest(named, ROLES) if isinstance(named, str) else ''} (there are: {', '.join(ROLES)})"
-        raise ValueError(f"message {number} has the role {clip(repr(named), 60)}{known}")
+        known = f"{nearest(named, ROLES) if isinstance(named, str) else ''} (available: {', '.join(ROLES)})"
+        raise ValueError(f"message {number} has the unknown role {clip(repr(named), 60)}{known}")
     if isinstance(content, list) and all(map(_is_text, content)):
         content = "".join(part["text"] for part in content)
     if content is None and role == ASSISTANT:  # it calls tools, or says nothing
@@ -142,13 +142,13 @@ def _is_text(part: Any) -> bool:
 
 
 class DialogueText(str):
-    """A dialogue as a text, which knows where it was read: `talk.jsonl, line 8`."""
+    """A dialogue as a text, with the place where it was read: `talk.jsonl, line 8`."""
 
     place: str
 
 
 def to_text(messages: Iterable[Message], place: str = "a dialogue") -> str:
-    """Return a dialogue as the text that `from_text` reads: the same messages give the same text."""
+    """Return a dialogue as a text for `from_text`; equal messages give equal texts."""
     text = DialogueText(json.dumps([(*each, *filter(None, [each.more])) for each in messages], ensure_ascii=False))
     text.place = place
     return text
@@ -160,11 +160,11 @@ def from_text(text: str) -> list[Message]:
 
 
 def texts_of(corpus: Any, split: Split, form: str) -> Iterator[str]:
-    """Return the documents of a split of a corpus, or its dialogues, each as a text, for `form` of `[data]`."""
+    """Return the documents of a split of a corpus, or its dialogues as texts, depending on `form` of `[data]`."""
     documents: Iterator[str] = corpus.dialogues(split) if form == "chat" else corpus.documents(split)
     return documents
 
 
 def learned_text(text: str) -> Iterator[str]:
-    """Yield the messages of a dialogue as a tokenizer learns them: with their roles, as the plain template has them."""
+    """Yield the text on which a tokenizer is trained: the messages with their roles, as in the plain template."""
     return (f"{message.role}\n{message.text}" for message in from_text(text))

@@ -1,7 +1,7 @@
-"""SHA-256 of large files, kept beside the shards for as long as the files do not change.
+"""SHA-256 of large files, cached with the shards until the files change.
 
-A hash is kept with the file's size, times of change and inode. As in git, the hash of a file that was written within
-the last seconds is not kept: the clock of a file system ticks slowly, and a file may be written twice in one tick.
+A hash is cached with the file's size, modification times and inode. As in git, the hash of a file written within the
+last seconds is not cached: a file may be written twice within one tick of the file system's clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HASHED_AT_ONCE = 64 << 20  # bytes of all files; beyond this, the hash of each 
 
 
 class Stamp(NamedTuple):
-    """What changes when a file is written, even if it is written with what it held before."""
+    """Size, times and inode of a file, which change when it is written, even with equal content."""
 
     path: str
     size: int
@@ -51,13 +51,13 @@ _of_this_process: dict[str, list[Any]] = {}  # path -> the rest of its stamp, an
 
 
 def unreadable(path: str | Path, error: OSError) -> UserError:
-    """Return the sentence about a text that cannot be read."""
-    return UserError(f"corpus: {path} cannot be read: {error.strerror or error}; bring it back, or name another")
+    """Return the error message for a text that cannot be read."""
+    return UserError(f"corpus: {path} cannot be read: {error.strerror or error}; restore it, or name another")
 
 
 @contextmanager
 def kept_in(root: Path, report: Progress) -> Iterator[None]:
-    """Keep hashes in a file in `root` while this is open, and report the bytes hashed as the stage `hashing`."""
+    """Cache hashes in a file in `root` during a `with` block, and report the bytes hashed as the stage `hashing`."""
     token = _kept_in.set((root / FILE, report))
     try:
         yield
@@ -66,7 +66,7 @@ def kept_in(root: Path, report: Progress) -> Iterator[None]:
 
 
 def sha256_of_each(files: Sequence[Stamp]) -> list[str]:
-    """Return the SHA-256 of files, in hexadecimal; those that have not changed are not read again."""
+    """Return the SHA-256 of files, in hexadecimal; unchanged files are not read again."""
     path_of_hashes, report = _kept_in.get()
     hashes = _load(path_of_hashes) | _of_this_process
     new: dict[str, list[Any]] = {}
@@ -100,7 +100,7 @@ def _sha256(path: str, done: int, total: int, report: Progress) -> str:
 
 
 def _load(path_of_hashes: Path | None) -> dict[str, list[Any]]:
-    """Return the hashes that were kept; a damaged file has none, as they can be had again."""
+    """Return the cached hashes; an empty table if the file is damaged."""
     with suppress(OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError):
         content = json.loads(path_of_hashes.read_bytes() if path_of_hashes else "{}")
         return {path: entry for path, entry in content.items() if re.fullmatch("[0-9a-f]{64}", entry[-1])}
@@ -113,7 +113,7 @@ def stamps_of(paths: Sequence[Path]) -> Stamps:
 
 
 def fingerprint_of(files: Stamps) -> dict[str, Any]:
-    """Return the number of files, their size in bytes, and a hash of what is in them, in their order."""
+    """Return the number of files, their size in bytes, and a hash of their contents, in order."""
     sizes = [file.size for file in files]
     counts: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
     digest = hashlib.sha256()

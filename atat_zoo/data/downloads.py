@@ -1,17 +1,17 @@
-"""Files that lie elsewhere: one downloader for all of them, and a cache of bounded size for shards.
+"""Remote files: one downloader for all of them, and a cache of bounded size for shards.
 
-    <cache>/lock                     held while files come and go, not while something is fetched
-    <cache>/<16 digits>              a folder of shards, named after its addresses and its manifest
-      origin.json                    where the shards come from
+    <cache>/lock                     locked while files are added or deleted, not during downloads
+    <cache>/<16 digits>              a folder of shards, named after its URLs and its manifest
+      origin.json                    the URLs of the shards
       manifest.json, …               as in any folder of shards
-      train-000007.tar               a shard that was fetched and had the right hash
-      .train-000008.tar.123-5f.part  one that process 123 is fetching, with a lock on it; without, it is a leftover
+      train-000007.tar               a downloaded shard with the right hash
+      .train-000008.tar.123-5f.part  a download by process 123 while it is locked, otherwise a leftover
 
-The shard that was opened longest ago goes first. One that is open stays readable when it has left the cache.
+The least recently opened shard is deleted first. An open shard stays readable after it is deleted.
 
-No library does this: pooch (1.8) has no bound for an answer without end or too slow, asks again after a 404, and lets
-two processes fetch the same file; the file cache of fsspec (2026.9) writes to the final name, and has neither a bound,
-a hash nor a lock.
+No library does this: pooch (1.8) does not limit endless or slow responses, retries after a 404, and lets two processes
+download the same file; the file cache of fsspec (2026.9) writes to the final name, without a size limit, a hash or a
+lock.
 """
 
 import errno
@@ -59,7 +59,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FailedError(Exception):
-    """Nothing came from an address, or another file than should; `final` if another attempt would change nothing."""
+    """A URL could not be read, or had the wrong file; `final` if another attempt would not help."""
 
     def __init__(self, reason: str, final: bool = False, other: bool = False) -> None:
         super().__init__(reason)
@@ -67,20 +67,20 @@ class FailedError(Exception):
 
 
 def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
-    """Refuse addresses that are commands, unless that is allowed; `key` names them in the message."""
+    """Raise a `UserError` for `pipe:` URLs, which run commands, unless allowed; `key` names them in the message."""
     for address in addresses:
         if address.startswith(COMMAND) and os.environ.get(ALLOW) != "1":
             raise UserError(
-                f"{key}: {clip(address)} would run a command in a shell; if you trust it, allow it with "
-                f"`atat --allow-pipe …`, or with {ALLOW}=1 in the environment of the launcher"
+                f"{key}: {clip(address)} would run a shell command; if you trust it, pass `atat --allow-pipe …`, or "
+                f"set {ALLOW}=1 in the environment of the launcher"
             )
 
 
 def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float, bound: str = "") -> str:
-    """Copy what an address has to a file, from its beginning, and return its SHA-256.
+    """Copy the content of a URL to a file, from its beginning, and return its SHA-256.
 
-    Until it is complete, the file keeps its size. `bound` says what `most`, the bytes that it may have, is; it is the
-    size of the right file where nothing is said.
+    The file keeps its size until it is complete. It may have at most `most` bytes; `bound` describes this limit in
+    messages, and is empty if it is the size of the right file.
     """
     into.seek(0)
     digest, size = hashlib.sha256(), 0
@@ -120,7 +120,7 @@ def _blocks(address: str, timeout: float, most: int, too_large: FailedError) -> 
 
 
 def _answered(address: str, timeout: float, most: int, too_large: FailedError) -> Iterator[bytes]:
-    """Yield what comes over HTTP by Python's own library, whose every read has a time limit; a slow one fails, too."""
+    """Yield an HTTP response by Python's own library, each read with a time limit; a slow response fails, too."""
     with urllib.request.urlopen(address, timeout=timeout) as answer:
         if (answer.length or 0) > most:
             raise too_large
@@ -130,7 +130,7 @@ def _answered(address: str, timeout: float, most: int, too_large: FailedError) -
             remaining, received = remaining and remaining - len(block), received + len(block)
             if remaining != 0 and time.monotonic() - since > timeout:
                 if received < _LEAST * timeout:
-                    raise TimeoutError(f"fewer than {_LEAST:,} bytes of it come in a second")
+                    raise TimeoutError(f"it arrives at less than {_LEAST:,} bytes per second")
                 received, since = 0, time.monotonic()
         if remaining:  # it raises nothing itself
             raise OSError(f"its last {remaining} bytes are missing")
@@ -142,13 +142,13 @@ def _printed(command: str, timeout: float) -> Iterator[bytes]:
         try:
             yield from iter(partial(process.stdout.read, _BLOCK), b"")
             if code := process.wait(timeout):
-                raise OSError(f"the command ends with {code}")
+                raise OSError(f"the command exits with code {code}")
         finally:
             process.kill()
 
 
 def _stored(address: str) -> Iterator[bytes]:
-    """Yield what lies in a store that fsspec reads."""
+    """Yield the content of a file in a store that fsspec reads."""
     import fsspec
 
     try:
@@ -158,16 +158,16 @@ def _stored(address: str) -> Iterator[bytes]:
         install = f"run `pip install {package}`" if package else str(error)
         raise UserError(f"{address} needs a package that is not installed; {install}") from None
     except ValueError as error:
-        raise UserError(f"{address} cannot be read as an address ({error}); see corpus.path") from None
+        raise UserError(f"{address} is not a valid URL ({error}); correct corpus.path") from None
     if (kind := store.info(path)["type"]) != "file":  # a device never ends
-        raise FailedError(f"it is not a file, but of the type {kind!r}", final=True)
+        raise FailedError(f"it is of the type {kind!r}, not a file", final=True)
     with store.open(path, "rb") as stream:
         yield from iter(partial(stream.read, _BLOCK), b"")
 
 
 @attrs.frozen(kw_only=True)
 class Origin:
-    """Where the shards of a cache come from: the parameters of the corpus `shards`."""
+    """The source of the shards in a cache: the parameters of the corpus `shards`."""
 
     path: str
     tars: tuple[str, ...]
@@ -177,9 +177,11 @@ class Origin:
     timeout: float  # seconds
 
     def folder(self) -> Path:
-        """Return the folder in the cache, with everything but the shards."""
+        """Return the folder in the cache, with all files but the shards."""
         if "{" in self.path or "::" in self.path or self.path.startswith(COMMAND):
-            raise UserError(f"corpus.path: {self.path} is not one folder; name single tar files in corpus.tars")
+            raise UserError(
+                f"corpus.path: {self.path} expands to several folders; name single tar files in corpus.tars"
+            )
         for addresses in _expanded(self.tars).values():
             refuse_commands(*addresses)
         data = self._small(shard_manifest.FILE)
@@ -197,7 +199,7 @@ class Origin:
         return folder
 
     def open(self, folder: Path, shard: Shard) -> IO[bytes]:
-        """Open a shard that has the right hash, fetched first unless it is in the cache."""
+        """Open a shard after checking its hash, downloading it unless it is in the cache."""
         path = folder / shard.name
         # No number alone before `.part`: by it `clean` decides, which must not decide about shards.
         part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
@@ -225,9 +227,9 @@ class Origin:
                     part.unlink(missing_ok=True)
 
     def _room_for(self, path: Path, part: Path, size: int) -> IO[bytes] | None:
-        """Return a locked file of that size to fetch into, or None once another process has fetched the shard.
+        """Return a locked file of that size to download to, or None once another process has downloaded the shard.
 
-        With it, the shards in the cache take no more than the bound, or it is the only one.
+        With it, the shards in the cache stay within the size limit, unless it is the only one.
         """
         most = round(self.cache_size * 1e9)
         while True:
@@ -278,15 +280,15 @@ class Origin:
 
 
 def file_name(address: str) -> str:
-    """Return a name for the file of an address, which no other address has: two may end in `data.zip`."""
+    """Return a unique file name for a URL, as two URLs may end in `data.zip`."""
     name = re.sub(r"[^\w.-]", "_", re.sub(r"[?#].*", "", address).rpartition("/")[2])[-100:]
     return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
 
 
 def fetched(address: str, folder: Path, retries: int, timeout: float, key: str, largest: float) -> Path:
-    """Return the file that an address has, in a folder; what is there already is not asked for again.
+    """Return the file of a URL in a folder, downloaded unless it exists.
 
-    `key`, as `corpus.train`, names the address in messages, and `corpus.largest` how many GB the file may have.
+    `key`, such as `corpus.train`, names the URL in messages; `corpus.largest` limits the size of the file in GB.
     """
     path = folder / file_name(address)
     if path.is_file():
@@ -296,7 +298,7 @@ def fetched(address: str, folder: Path, retries: int, timeout: float, key: str, 
         with locked(folder / "lock", lambda _: None):
             if not path.is_file():
                 clean(folder)
-                name, bound = path.name.partition("-")[2], (round(largest * 1e9), "the most that corpus.largest allows")
+                name, bound = path.name.partition("-")[2], (round(largest * 1e9), "the limit of corpus.largest")
                 download(address, path, retries, timeout, key, name=name, bound=bound)
     return path
 
@@ -315,12 +317,12 @@ def download(
     sha256: str | None = None,
     bound: tuple[int, str] = (sys.maxsize, ""),
 ) -> str:
-    """Fetch the file that an address has, whole or not at all, and return its SHA-256.
+    """Download the file of a URL, completely or not at all, and return its SHA-256.
 
-    It has to be of that size in bytes and that SHA-256 in lower-case hexadecimal, where they are known. A file of
-    unknown size has at most the bytes of `bound`, which says what they are, and nine tenths of the disk's free space.
-    A `UserError` says that the path, or `name`, cannot be fetched, why, by which `key` it is named, and what mends it:
-    `mend`, or `other` where another file came.
+    The file must have the size in bytes and the SHA-256 in lower-case hexadecimal, if given. A file of unknown size
+    may have at most the bytes of `bound`, which also describes the limit, and nine tenths of the free disk space. A
+    `UserError` says that the path, or `name`, cannot be downloaded, why, which `key` names it, and the remedy: `mend`,
+    or `other` if the file was another one.
     """
     refuse_commands(address, key=key)
     with replacing(path) as beside, beside.open("wb") as file:
@@ -339,7 +341,7 @@ def download(
 
 
 def expanded(text: str, key: str) -> list[str]:
-    """Return the addresses or paths that a text with braces stands for, as webdataset expands them."""
+    """Return the URLs or paths of a text with braces, expanded as webdataset does."""
     try:
         number = sum(map(_alternatives, text.split("::")))
         if number <= _MOST:
@@ -347,12 +349,12 @@ def expanded(text: str, key: str) -> list[str]:
 
             return [*expand_urls(text)]
     except Exception as error:  # asserts, and what its package for braces raises
-        raise UserError(f"{key}: {text} cannot be expanded ({error}); mend its braces") from None
-    raise UserError(f"{key}: {clip(text)} stands for {number:,} files, and may for {_MOST:,}; name fewer at a time")
+        raise UserError(f"{key}: {text} cannot be expanded ({error}); correct its braces") from None
+    raise UserError(f"{key}: {clip(text)} expands to {number:,} files, more than the limit of {_MOST:,}; name fewer")
 
 
 def _alternatives(text: str) -> int:
-    """Return how many texts a text with braces stands for, without making them."""
+    """Return the number of texts that a text with braces expands to, without making them."""
     open_braces: list[int] = []
     sums, products = [0], [1]  # of the alternatives of each open brace: the finished ones, and the present one
     for found in re.finditer(r"\\.|[{},]", text, re.DOTALL):
@@ -374,12 +376,12 @@ def _alternatives(text: str) -> int:
 
 
 def is_address(path: str) -> bool:
-    """Return whether a text is an address and no path of a folder."""
+    """Return whether a text is a URL and not the path of a folder."""
     return bool(_ADDRESS.match(path)) or path.startswith(COMMAND)
 
 
 def origin_of(folder: Path) -> Origin | None:
-    """Return where the shards of a folder come from, or None for a folder that is no cache."""
+    """Return the source of the shards in a cache, or None for any other folder."""
     try:
         table = json.loads((folder / shard_manifest.ORIGIN).read_bytes())
         return Origin(**table | {"tars": tuple(table["tars"])})
@@ -392,7 +394,7 @@ def origin_of(folder: Path) -> Origin | None:
 
 
 def hash_of(file: io.BufferedIOBase) -> str:
-    """Return the SHA-256 of an open file in hexadecimal, and go back to its beginning."""
+    """Return the SHA-256 of an open file in hexadecimal, and rewind the file."""
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
     return digest
@@ -403,10 +405,10 @@ def _writing(cache: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        mend = "free some space, lower corpus.cache_size" if error.errno in _FULL else "see that it can be written"
+        mend = "free some space, lower corpus.cache_size" if error.errno in _FULL else "make it writable"
         raise UserError(
-            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend} or name another folder, and "
-            "run the same command again"
+            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend}, or set it to another folder, "
+            "and run the same command again"
         ) from None
 
 
@@ -415,7 +417,7 @@ def _alone(folder: Path) -> AbstractContextManager[None]:
 
 
 def _removed(part: Path) -> bool:
-    """Remove a file that nobody fetches into any longer, and return whether it was one."""
+    """Remove a file that no process is downloading to, and return whether it was removed."""
     with part.open("rb") as file, suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: over NFS, the other asks to write
         part.unlink()
@@ -425,14 +427,14 @@ def _removed(part: Path) -> bool:
 
 @cache
 def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the addresses of each shard, by its name, in the order in which they are tried."""
+    """Return the URLs of each shard, by its name, in the order in which they are tried."""
     addresses_of: dict[str, list[str]] = {}
     for text in tars:
         for address in expanded(text, "corpus.tars"):
             names = _NAME.findall(address)
             if not names:
                 raise UserError(
-                    f"corpus.tars: {address} does not name a shard as the manifest does, like train-000000.tar"
+                    f"corpus.tars: {address} does not name a shard of the manifest, such as train-000000.tar"
                 )
             addresses_of.setdefault(names[-1], []).append(address)
     return addresses_of
@@ -441,7 +443,7 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
 def _first_of(
     addresses: list[str], into: IO[bytes], most: int, sha256: str | None, retries: int, timeout: float, bound: str = ""
 ) -> str:
-    """Copy what the first address has that can be read, now or later, and return its SHA-256."""
+    """Copy the content of the first URL that can be read, retrying if needed, and return its SHA-256."""
     failures: dict[str, FailedError] = {}
     for attempt in range(retries + 1):
         for address in addresses:
@@ -462,6 +464,8 @@ def _not_fetched(
     name: str, error: FailedError, right: str, mend: str | None = None, other: str | None = None
 ) -> UserError:
     if error.other:
-        return UserError(f"{name} cannot be fetched ({error}); {other or 'put the file of the manifest there again'}")
-    slow = "raise corpus.retries if the other side is slow, then run the same command again"
-    return UserError(f"{name} cannot be fetched ({error}); {mend or f'see whether {right} right and {slow}'}")
+        return UserError(
+            f"{name} cannot be downloaded ({error}); {other or 'restore the file that the manifest describes'}"
+        )
+    slow = "raise corpus.retries if the server is slow, then run the same command again"
+    return UserError(f"{name} cannot be downloaded ({error}); {mend or f'check that {right} correct, and {slow}'}")

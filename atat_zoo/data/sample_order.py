@@ -1,10 +1,9 @@
 """The order of the training stream: a pure function of (seed, lanes, shards shuffled together, shard sizes, n).
 
 Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In its epoch e a lane reads the shards
-perm(seed, e)[c::C] in groups of k, one group after the other, each with the rows of its shards s_1 … s_k, one shard's
-behind the other's, in the order perm(seed, e, s_1, …, s_k). After its last row a lane continues with its epoch e + 1
-independently, so lanes of unequal size drift apart, but each sees each of its rows once per epoch, and over all lanes
-an epoch is every row once.
+perm(seed, e)[c::C] in groups of k, one after the other. The rows of a group, those of its shards s_1 … s_k
+concatenated, are in the order perm(seed, e, s_1, …, s_k). After its last row a lane starts its epoch e + 1
+independently of the others. Lanes of unequal size drift apart, but each reads each of its rows once per epoch.
 
 Permutations sort 64-bit hashes and do not use numpy's generators, whose sequences may change between versions: a
 resumed run must have the same order.
@@ -44,7 +43,7 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
 
 
 def uniforms(size: int, *key: int) -> NDArray[np.float64]:
-    """Return independent numbers from 0 to below 1 that are a function of the key, float64 [size]."""
+    """Return independent uniform numbers in [0, 1) that are a function of the key, float64 [size]."""
     return (_hashes(size, key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -56,7 +55,7 @@ def _hashes(size: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
 
 
 class Location(NamedTuple):
-    """The location of a sample: the lane's epoch, the shard's number, the row in the shard."""
+    """The location of a sample: the lane's epoch, the shard's number, and the row in the shard."""
 
     epoch: int
     shard: int
@@ -64,7 +63,7 @@ class Location(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """A group of shards in a lane: its samples are first … end−1 of the lane."""
+    """A group of shards in a lane: samples first … end−1 of the lane."""
 
     first: int
     end: int
@@ -91,7 +90,7 @@ class SampleOrder:
         self._stretch: dict[int, _Stretch] = {}
 
     def locate(self, n: int) -> Location:
-        """Return the location of sample n ≥ 0. Fast for samples in order, correct for any."""
+        """Return the location of sample n ≥ 0; fastest for consecutive samples."""
         lane, q = n % self.lanes, n // self.lanes
         stretch = self._stretch.get(lane)
         if stretch is None or not stretch.first <= q < stretch.end:
@@ -101,9 +100,9 @@ class SampleOrder:
         return Location(stretch.epoch, stretch.shards[i], row - stretch.starts[i])
 
     def others(self, n: int) -> Iterator[Location]:
-        """Yield the other locations of the shards that are shuffled together with that of sample n, each once.
+        """Yield the other locations in the shards that are shuffled together with that of sample n, each once.
 
-        In an order of its own for every sample, so that what comes in the place of several is not the same.
+        The order differs between samples, so that several samples get different replacements.
         """
         self.locate(n)
         lane, q = n % self.lanes, n // self.lanes
@@ -116,7 +115,7 @@ class SampleOrder:
             yield self.locate((first + (q - first + k * step) % size) * self.lanes + lane)
 
     def shards_of(self, lane: int, epoch: int) -> NDArray[np.int64]:
-        """Return the shards that a lane reads in its epoch, in their order."""
+        """Return the shards that a lane reads in an epoch, in order."""
         return permutation(len(self.sizes), self.seed, epoch)[lane :: self.lanes]
 
     def _find(self, lane: int, q: int) -> _Stretch:

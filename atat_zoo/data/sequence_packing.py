@@ -1,8 +1,7 @@
-"""From documents to batches, and from their tokens to sequences, a bounded amount at a time.
+"""Group documents into batches, and pack their tokens into sequences, in bounded memory.
 
-With `data.format = "chat"` a stored token is a uint32 of 30 bits for its id and two for what it is: the highest says
-that a dialogue begins, the next one that the token is of an answer. So a row keeps its width, and everything between
-the build and the batch moves it like any other. Padding has all bits.
+With `data.format = "chat"` a stored token is a uint32 with 30 bits for its id and two flags: the highest bit marks the
+start of a dialogue, the next one a token of an answer. Padding has all bits set.
 
 L: tokens in a sequence, special ones included.
 """
@@ -34,7 +33,7 @@ _CUT = re.compile(r"(?<=\S) (?=\S)")
 
 
 class Piece(NamedTuple):
-    """Part of a document."""
+    """A part of a document."""
 
     text: str
     joined: bool  # whether it may begin inside a word
@@ -42,12 +41,12 @@ class Piece(NamedTuple):
 
     @property
     def words(self) -> int:
-        """The words that begin in it."""
+        """The number of words that begin in the piece."""
         return len(self.text.split()) - (self.joined and not self.text[0].isspace())
 
 
 class Form(NamedTuple):
-    """What becomes of a document: its tokens follow those of the one before, or they are a row of their own."""
+    """How a document is stored: its tokens follow those of the document before, or they have a row of their own."""
 
     dtype: str  # of a stored token
     first: tuple[int, ...] = ()  # stands before each document
@@ -57,7 +56,7 @@ class Form(NamedTuple):
 
     @property
     def room(self) -> int:
-        """The most tokens of a document in a row."""
+        """The maximum number of tokens of a document in a row."""
         return self.length - len(self.first) - len(self.last)
 
 
@@ -76,11 +75,11 @@ class Encoded(NamedTuple):
 
 
 def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
-    """Cut a long document into pieces of at most `size` characters.
+    """Yield the pieces of a long document, of at most `size` characters.
 
-    Where possible, a cut is before a single space between two words. Byte-level BPE always ends a token there, so
-    encoding the pieces gives the tokens of the document; for bytes and characters any cut does. Other pretrained
-    tokenizers may give a different token at a cut, one in a megabyte.
+    Where possible, a cut is before a single space between two words. Byte-level BPE always ends a token there, so the
+    pieces have the same tokens as the document; for bytes and characters, so do all pieces. Other pretrained
+    tokenizers may give a different token at a cut, about one per megabyte.
     """
     start, joined = 0, False  # whether a cut fell inside a word
     while True:
@@ -97,9 +96,9 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
 
 
 def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
-    """Yield a document in parts whose words have at most `most` characters; one without a longer word is one part.
+    """Yield a document in pieces, divided so that no word has more than `most` characters.
 
-    A tokenizer takes the square of the length of a word to learn from it, and learns no token that is as long.
+    Training a tokenizer takes time quadratic in the length of a word, and longer tokens are not learned.
     """
     if len(document) <= PIECE and len(max(document.split(), key=len, default="")) <= most:
         yield document
@@ -114,9 +113,10 @@ def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
 
 
 def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") -> Iterator[list[Piece]]:
-    """Group the pieces of documents into batches of about a megabyte, the same for the same documents.
+    """Yield the pieces of documents in batches of about a megabyte; the same documents give the same batches.
 
-    With `rows = "document"`, see `[data]`, a document is its first piece; with `form = "chat"` a dialogue is one.
+    With `rows = "document"`, see `[data]`, only the first piece of a document is used; with `form = "chat"` a dialogue
+    is one piece.
     """
     batch, characters = list[Piece](), 0
     for document in documents:
@@ -132,7 +132,7 @@ def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") 
 
 
 def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterator[str]:
-    """Yield documents shuffled within groups of about `size` characters: a shard is not one period or one author."""
+    """Yield documents shuffled within groups of about `size` characters, so that a shard mixes periods and authors."""
     block: list[str] = []
     characters = number = 0
     for document in documents:
@@ -193,7 +193,7 @@ def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str
 
 @attrs.define(kw_only=True)
 class Totals:
-    """Counts of a split."""
+    """The counts of a split."""
 
     documents: int = 0
     characters: int = 0
@@ -209,28 +209,27 @@ class Totals:
     needed: int = 0  # tokens in which the first answer of each of these would end
 
     def left_out(self, length: int) -> str:
-        """Return a sentence about the dialogues that made no sequence of L tokens; empty where all did."""
+        """Return a sentence about the dialogues without a sequence of L tokens, or an empty text."""
         said = [f"{self.unanswered:,} of {self.documents:,} dialogues have no answer"] if self.unanswered else []
         if self.beyond:
             within = (
                 f"{self.beyond:,} of {self.documents:,} dialogues have no answer within data.length = {length} tokens"
             )
-            said.append(f"{within}, and all would have one within {self.needed:,}")
+            said.append(f"{within}; every dialogue has one within {self.needed:,} tokens")
         return "; ".join(said)
 
 
 class Packer:
-    """Tokens in, sequences [rows, L] out, at most `limit` of them.
+    """Packs tokens into sequences [rows, L], at most `limit` of them.
 
     `special` is `"none"`, `"document"` (EOS after every document), `"sequence"` (BOS, L−2 tokens of the running text,
-    EOS) or `"both"`, as in MDLM. Padding is stored as the largest value of the dtype, which is no token.
+    EOS) or `"both"`, as in MDLM. Padding is stored as the largest value of the dtype.
 
-    `rows` is `"packed"`, the running text, or `"document"`: each document is a row, with its first tokens and the
-    special ones at its ends, then padding; MDLM has LM1B so. Padding is attended to in both. Here it is never masked,
-    so that a network sees how long the document is; MDLM masks it with the rest, and leaves it out of the loss.
+    `rows` is `"packed"`, the running text, or `"document"`: each document is a row of its first tokens between the
+    special ones, then padding, as MDLM does for LM1B. As in MDLM, the network attends to padding. Here padding is
+    never masked, so the network sees the length of the document; MDLM masks it, too, but excludes it from the loss.
 
-    `form` is `"text"` or `"chat"`, dialogues, which are not divided in either kind of
-    rows.
+    `form` is `"text"` or `"chat"`; dialogues are never divided between rows.
     """
 
     def __init__(
@@ -260,7 +259,7 @@ class Packer:
         self.body = length - 2 if self.framed else length
         if (self.form.room if self.form.length else self.body) < 1:
             raise UserError(
-                f'data.length = {length} leaves no room for text besides {needed} of data.special_tokens = "{special}"'
+                f'data.length = {length} leaves no room for text after {needed} of data.special_tokens = "{special}"'
             )
         if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
             raise UserError(
@@ -281,12 +280,12 @@ class Packer:
 
     @property
     def waiting(self) -> int:
-        """The bytes of the tokens that are not taken, three times over, as `take` and the writing copy them."""
+        """Three times the bytes of the waiting tokens, because `take` and the writing copy them."""
         return 3 * self._tokens * self.dtype.itemsize
 
     @property
     def full(self) -> bool:
-        """Whether the sequences, with those available, reach the limit: more text would change nothing."""
+        """Whether the limit of sequences is reached, so that more text has no effect."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
 
     def encode(self, batch: Sequence[Piece]) -> Encoded:
@@ -309,7 +308,7 @@ class Packer:
         return self._framed(flat[:size].reshape(rows, self.body))
 
     def finish(self) -> NDArray[Any]:
-        """Return the remaining tokens as one padded sequence [1, L], or drop them: [0, L]."""
+        """Return the remaining tokens as one padded sequence [1, L], or [0, L] if they are dropped."""
         left = np.concatenate([*self._waiting, np.empty(0, self.dtype)])
         self._waiting, self._tokens = [], 0
         if self.remainder == "drop" or not len(left) or self.full:
@@ -323,7 +322,7 @@ class Packer:
         return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
 
     def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        """Continue from the state of another packer with the same settings; raise a `ValueError` for any other."""
+        """Continue from the state of another packer; raise a `ValueError` if its settings differ."""
         if counts.shape != self.counts.shape or waiting.ndim != 1:
             raise ValueError("a state of other settings")
         self.totals, self.counts = Totals(**totals), counts.copy()
@@ -358,7 +357,7 @@ class Packer:
 
 
 class DialogueRows(NamedTuple):
-    """Dialogues as stored rows, and what became of those that made none."""
+    """Dialogues as stored rows, and the number of those that were dropped."""
 
     rows: NDArray[np.uint32]  # [rows, L]
     dropped: int  # tokens cut away
@@ -368,14 +367,14 @@ class DialogueRows(NamedTuple):
 
 
 def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *, packed: bool) -> DialogueRows:
-    """Return dialogues, as `to_text` writes them, as stored rows.
+    """Return stored rows for dialogues, given as texts of `to_text`.
 
-    A dialogue has its first L tokens; one without an answer among them is left out as a whole. `packed`, several share
-    a row, which ends with padding. Else each has its own, filled with EOS, which counts as answer (Nie et al.,
-    arXiv:2502.09992): by that a model learns where to end in a row that is longer than its answer.
+    A dialogue is truncated to L tokens, and dropped if no answer is among them. With `packed`, several dialogues share
+    a row, which ends with padding. Otherwise each has its own row, filled with EOS, which counts as answer (Nie et
+    al., arXiv:2502.09992), so that a model learns where its answer ends.
 
     Raises:
-        UserError: when the template refuses a dialogue; the sentence says where it was read.
+        UserError: if the template rejects a dialogue; the message says where it was read.
     """
     kept: list[NDArray[np.uint32]] = []
     dropped = unanswered = beyond = needed = 0
@@ -403,7 +402,7 @@ def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *,
 
 
 def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
-    """Return which dialogues share a row of a length, by their sizes: best fit, the longest first (Johnson, 1974)."""
+    """Return which dialogues share a row of a length, given their sizes: best-fit decreasing (Johnson, 1974)."""
     rows: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # of rows, ascending, with the number of the row
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -417,7 +416,7 @@ def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
 
 
 class DialogueTokens(NamedTuple):
-    """What stored tokens mean, in arrays of their shape."""
+    """The meaning of stored tokens, in arrays of their shape."""
 
     ids: Any  # 0 at padding
     answer: Any  # bool
@@ -425,7 +424,7 @@ class DialogueTokens(NamedTuple):
 
 
 def dialogue_tokens(stored: Any) -> DialogueTokens:
-    """Return what stored tokens mean, int64 [B, L], an array of numpy or a tensor of torch."""
+    """Return the meaning of stored tokens, int64 [B, L], a numpy array or a torch tensor."""
     there = stored != _PADDING
     number = ((stored >> 31) * there).cumsum(1)
     return DialogueTokens((stored & IDS) * there, (stored & _ANSWER != 0) & there, number * there - 1)
@@ -435,7 +434,7 @@ def _stored(parts: Sequence[Part], vocabulary_size: int) -> NDArray[np.uint32]:
     ids = np.array([i for part in parts for i in part.ids], np.int64)
     if len(ids) and (ids.min() < 0 or ids.max() >= vocabulary_size):
         raise ValueError(
-            f"the tokenizer's template has ids from {ids.min()} to {ids.max()}, and V is {vocabulary_size}"
+            f"the chat template has ids from {ids.min()} to {ids.max()}, outside 0 … {vocabulary_size - 1}"
         )
     stored = ids | np.repeat([part.answer * _ANSWER for part in parts], [len(part.ids) for part in parts])
     stored[:1] |= _BEGINS
@@ -443,7 +442,7 @@ def _stored(parts: Sequence[Part], vocabulary_size: int) -> NDArray[np.uint32]:
 
 
 def _first_end(stored: NDArray[np.uint32]) -> int:
-    """Return how many tokens of a dialogue there are to the end of its first answer."""
+    """Return the number of tokens of a dialogue up to the end of its first answer."""
     answer = stored & _ANSWER != 0
     first = int(answer.argmax())
     return first + int(np.append(answer[first:], False).argmin())
@@ -452,8 +451,8 @@ def _first_end(stored: NDArray[np.uint32]) -> int:
 def _eos(tokenizer: TokenizerModel) -> int:
     if tokenizer.eos is None:
         raise UserError(
-            'data.format = "chat" fills the row of a dialogue with EOS, and the tokenizer has none; name it by '
-            'tokenizer.eos, or set data.packing = "packed"'
+            'data.format = "chat" fills rows with EOS, but the tokenizer has none; set tokenizer.eos, or set '
+            'data.packing = "packed"'
         )
     return tokenizer.eos
 
@@ -464,13 +463,13 @@ def pad_of(dtype: str) -> int:
 
 
 def dtype_for(vocabulary_size: int, wanted: str, form: str = "text") -> str:
-    """Return the type of a stored token: uint16 if all ids fit beside the padding, else, and of a chat, uint32."""
+    """Return the dtype of stored tokens: uint16 if all ids and padding fit, otherwise, and for dialogues, uint32."""
     if form == "chat":
         return DIALOGUE_DTYPE
     fits = vocabulary_size <= pad_of("uint16")
     if wanted == "uint16" and not fits:
         raise UserError(
-            f'data.dtype = "uint16" holds at most {pad_of("uint16")} tokens and the vocabulary has {vocabulary_size}; '
+            f'data.dtype = "uint16" holds at most {pad_of("uint16")} tokens, but the vocabulary has {vocabulary_size}; '
             'set data.dtype = "auto" or "uint32"'
         )
     if wanted == "auto":

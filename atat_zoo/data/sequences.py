@@ -1,4 +1,4 @@
-"""Sequences in memory, for evaluation: those of a split of shards, or of a corpus of text (zero-shot)."""
+"""Sequences in memory, for evaluation: of a split of shards, or of a text corpus (zero-shot)."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,35 +25,33 @@ class Sequences(NamedTuple):
 
 
 def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Return sequences of a split for an evaluation, always the same ones: tokens int64 and maskable bool, [n, L] each.
+    """Return the evaluation sequences of a split, always the same ones: tokens int64 and maskable bool, [n, L] each.
 
-    At most `limit`, spread evenly over the split; 0 for all. Rows with several dialogues are a `UserError`, since their
-    tokens are not enough to measure them.
+    There are at most `limit`, spread evenly over the split; 0 means all. Rows with several dialogues raise a
+    `UserError`; use `held_out_sequences` for them.
     """
     found = held_out_sequences(folder, split, limit)
     return alone(found), found.maskable
 
 
 def alone(found: Sequences) -> Tensor:
-    """Return the tokens of sequences, none of which has several dialogues."""
+    """Return the tokens of sequences; raise a `UserError` if a sequence has several dialogues."""
     if found.documents is not None:
         raise UserError(
             'data.packing = "packed" packs several dialogues into a sequence, which only `atat eval` and `atat '
-            'compare` evaluate; train with data.packing = "document", or leave this out'
+            'compare` can evaluate; train with data.packing = "document"'
         )
     return found.tokens
 
 
 def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequences:
-    """Return what `held_out` does, and of packed dialogues the number of each token's."""
+    """Return what `held_out` does; for packed dialogues also each token's dialogue number."""
     folder = Path(folder)
     contents = shard_manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
     if not total:
         if left := contents.splits[split].left_out(contents.length):
-            raise UserError(
-                f"{folder}: in the {split} split {left}; set another data.length, or hold out more dialogues"
-            )
+            raise UserError(f"{folder}: in the {split} split {left}; change data.length, or hold out more dialogues")
         raise UserError(
             f"the {split} split in {folder} has no sequence of {contents.length} tokens; "
             'hold out more text, shorten data.length, or set data.remainder = "pad"'
@@ -71,9 +69,9 @@ def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequ
 def sequences(
     corpus: Any, tokenizer: TokenizerModel, split: Split, *, length: int, special: str, rows: str = "packed", limit: int
 ) -> tuple[Tensor, Tensor]:
-    """Pack a split of a corpus with a model's own tokenizer, as its training text was packed, and return as `held_out`.
+    """Return a split of a corpus, packed like the training text of a model with its tokenizer; see `held_out`.
 
-    The remainder is padded, so no packed text is lost. `special` and `rows` are as in `[data]`.
+    The remainder is padded, so all text is used. `special` and `rows` are as in `[data]`.
     """
     return corpus_sequences(corpus, tokenizer, split, length=length, special=special, rows=rows, limit=limit)[:2]
 
@@ -89,7 +87,7 @@ def corpus_sequences(
     form: str = "text",
     limit: int,
 ) -> Sequences:
-    """Return what `sequences` does, for any `form` of `[data]`, and of packed dialogues the number of each token's."""
+    """Return what `sequences` does, for any `form` of `[data]`; for packed dialogues also dialogue numbers."""
     dtype = dtype_for(tokenizer.vocabulary_size, "auto", form)
     packer = Packer(tokenizer, length=length, special=special, rows=rows, form=form, remainder="pad", dtype=dtype)
     parts = []
@@ -100,8 +98,10 @@ def corpus_sequences(
     stored = np.concatenate([*parts, packer.finish()])
     if not len(stored):
         if left := packer.totals.left_out(length):
-            raise UserError(f"corpus {corpus.name!r}: {left}; name other text, or another --split")
-        raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name other text, or another --split")
+            raise UserError(f"corpus {corpus.name!r}: {left}; name another corpus or another --split")
+        raise UserError(
+            f"corpus {corpus.name!r} has no text in its {split} split; name another corpus or another --split"
+        )
     return _tensors(stored[evenly(len(stored), limit)], dtype, form, rows)
 
 
@@ -112,7 +112,7 @@ def evenly(total: int, limit: int) -> NDArray[np.int64]:
 
 
 def _tensors(stored: NDArray[Any], dtype: str, form: str, rows: str) -> Sequences:
-    """Return what stored rows mean, [n, L]."""
+    """Return the meaning of stored rows as tensors [n, L]."""
     if form == "chat":
         ids, answer, document = map(torch.from_numpy, dialogue_tokens(stored.astype(np.int64)))
         return Sequences(ids, answer, document if rows == "packed" else None)

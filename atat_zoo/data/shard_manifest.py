@@ -1,4 +1,4 @@
-"""`manifest.json`: the contents of a folder of shards, and the check that they are unchanged."""
+"""Read and check `manifest.json`, which describes a folder of shards."""
 
 import hashlib
 import io
@@ -41,7 +41,7 @@ class Shard:
 
 @attrs.define(kw_only=True)
 class SplitRecord(Totals):
-    """One split of the text: its counts, a description of the order of its documents, and its tar files."""
+    """One split of the text: its counts, the order of its documents, and its tar files."""
 
     order: str
     shards: tuple[Shard, ...]
@@ -49,7 +49,7 @@ class SplitRecord(Totals):
 
 @attrs.frozen(kw_only=True)
 class ShardManifest:
-    """A folder of shards."""
+    """The manifest of a folder of shards."""
 
     format: int  # the version of this format
     settings: str  # hash of everything that determines the bytes
@@ -76,13 +76,13 @@ class ShardManifest:
         return json.dumps(attrs.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     def left_out(self) -> list[str]:
-        """Return a sentence for each split of which dialogues made no sequence."""
+        """Return a sentence for each split with dropped dialogues."""
         found = {name: split.left_out(self.length) for name, split in self.splits.items()}
-        return [f"{name}: {said}; they are left out" for name, said in found.items() if said]
+        return [f"{name}: {said}; they are dropped" for name, said in found.items() if said]
 
     @property
     def digest(self) -> str:
-        """Identify the training shards, in 16 hexadecimal digits: equal digests give equal streams."""
+        """Return 16 hexadecimal digits that identify the training shards; equal digests give equal streams."""
         text = " ".join(shard.sha256 for shard in self.splits["train"].shards)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -93,30 +93,31 @@ def load(folder: Path) -> ShardManifest:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder} holds no {FILE}; build the shards with `atat data build`") from None
+        raise UserError(f"{folder} contains no {FILE}; build the shards with `atat data build`") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; {_again(folder)}") from None
     return parse(data, str(path), _again(folder))
 
 
 def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
-    """Return the manifest in the bytes of a file; its path or address and the remedy are for messages."""
+    """Return the manifest in the bytes of a file; its path or URL and the remedy are used in messages."""
     try:
         content = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not readable JSON ({error}); {remedy}") from None
     if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
-        raise UserError(f"{path} is of format {content['format']!r}, this version reads {FORMAT}; {remedy}")
+        raise UserError(f"{path} has format {content['format']!r}, but this version reads {FORMAT}; {remedy}")
     try:
         return _manifest(content)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not a manifest of shards ({error}); {remedy}") from None
+        raise UserError(f"{path} is not a shard manifest ({error}); {remedy}") from None
 
 
 def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) -> ShardManifest:
-    """Read the manifest and compare it with the files: sizes, and with `full` every hash too.
+    """Return the manifest, after comparing it with the sizes of the files, and with `full` also with their hashes.
 
-    The shards of `splits` are compared; of a cache, which compares them itself, only with `full` those that are there.
+    Only shards of `splits` are compared. A cache checks its shards itself: here they are compared only with `full`, if
+    present.
     """
     folder = Path(folder)
     manifest = load(folder)
@@ -129,37 +130,37 @@ def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) 
             if not path.is_file():
                 raise UserError(f"shard {path} is missing; {_again(folder)}")
             if (size := path.stat().st_size) != shard.bytes:
-                raise UserError(broken(path, f"it has {size} bytes, the manifest says {shard.bytes}"))
+                raise UserError(broken(path, f"it has {size} bytes, but {shard.bytes} in the manifest"))
             if full and sha256_of(path) != shard.sha256:
-                raise UserError(broken(path, "its SHA-256 is not the manifest's"))
+                raise UserError(broken(path, "its SHA-256 differs from the manifest"))
     for name, expected in manifest.sha256.items():
         path = folder / name
         if not path.is_file():
             raise UserError(f"{path} is missing; {_again(folder)}")
         if sha256_of(path) != expected:  # small files: always
-            raise UserError(f"{path} is not the file that the manifest describes; {_again(folder)}")
+            raise UserError(f"{path} differs from the manifest; {_again(folder)}")
     size = (folder / COUNTS).stat().st_size
     if not 0 <= size - 8 * manifest.vocabulary_size <= _HEADER:
         raise UserError(
-            f"{folder / COUNTS} has {size} bytes, which are not counts of the {manifest.vocabulary_size} tokens of the "
+            f"{folder / COUNTS} has {size} bytes, which do not match the {manifest.vocabulary_size} tokens of the "
             f"manifest; {_again(folder)}"
         )
     return manifest
 
 
 def broken(path: Path, why: str) -> str:
-    """Return the sentence about a shard that cannot be used."""
+    """Return the error for a shard that cannot be used."""
     return f"shard {path} is damaged ({why}); {_again(path.parent)}"
 
 
 def array_of(data: bytes) -> NDArray[Any]:
-    """Return what an `.npy` file holds, as a view of its bytes: a forged shape takes no memory.
+    """Return the array in an `.npy` file as a view of its bytes, so that a forged shape takes no memory.
 
-    A damaged header raises nearly any exception, as numpy does.
+    For a damaged header numpy may raise any exception.
     """
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("its arrays are of another format")
+        raise ValueError("its arrays have an unknown format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if min(shape, default=0) < 0:  # which `reshape` would fill in
         raise ValueError(f"an array in it has the shape {list(shape)}")
@@ -175,13 +176,13 @@ def load_counts(folder: Path) -> NDArray[np.int64]:
         raise UserError(f"{path} cannot be read ({error}); {_again(folder)}") from None
     if counts.shape != (load(folder).vocabulary_size,) or counts.dtype != "int64":
         held = f"it holds {counts.dtype} {list(counts.shape)}"
-        raise UserError(f"{path} cannot be read ({held}, not a count for each token); {_again(folder)}")
+        raise UserError(f"{path} cannot be read ({held}, not one count per token); {_again(folder)}")
     return counts
 
 
 def _again(folder: Path) -> str:
     # Shards of `use = "shards"` may be the only ones.
-    return f"if it was built here, delete the folder {folder} and run `atat data build` again, else copy it anew"
+    return f"if it was built here, delete the folder {folder} and run `atat data build` again; otherwise copy it again"
 
 
 def _manifest(content: Any) -> ShardManifest:
@@ -193,7 +194,7 @@ def _manifest(content: Any) -> ShardManifest:
     if contents.form == "chat" and contents.dtype != DIALOGUE_DTYPE:
         raise ValueError(f"dialogues are stored as {DIALOGUE_DTYPE}, not as {contents.dtype}")
     if contents.vocabulary_size > (IDS if contents.form == "chat" else largest):
-        raise ValueError(f"{contents.vocabulary_size} tokens are too many for {contents.dtype}")
+        raise ValueError(f"{contents.vocabulary_size} tokens do not fit in {contents.dtype}")
     if contents.sha256.keys() != {TOKENIZER, COUNTS}:
         raise ValueError(f"it has the hashes of {', '.join(contents.sha256)}")
     for table in (contents.corpus, contents.tokenizer):
@@ -217,7 +218,7 @@ def _split(content: Any) -> SplitRecord:
 
 
 def _record(cls: type[_T], table: dict[str, Any]) -> _T:
-    """Return an instance of a class after checking the types of plain values, to refuse a broken file here."""
+    """Return an instance of a class after checking the types of plain values, so that a broken file fails here."""
     for field in attrs.fields(cls):  # type: ignore[arg-type]
         plain = get_origin(field.type) or field.type
         if plain in (int, str, dict) and type(table[field.name]) is not plain:

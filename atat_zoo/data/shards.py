@@ -1,13 +1,14 @@
-"""Sequences ↔ WebDataset shards: uncompressed tar files whose members are blocks of sequences.
+"""Read and write WebDataset shards: uncompressed tar files whose members are blocks of sequences.
 
-A member `000000.npy` is [rows, L] in uint16 or uint32. One sequence per member would use half of the bytes for headers.
+A member `000000.npy` is [rows, L] in uint16 or uint32. With one sequence per member, headers would take half of the
+bytes.
 
-A split is written in groups of C shards. After each group the state is saved beside them: the number of batches
-read, the waiting tokens, the counts, the shards with their hashes. After an interruption, a build skips those batches
-without encoding them again, checks the hashes, and continues.
+A split is written in groups of C shards. After each group the state is saved in the same folder: the number of batches
+read, the waiting tokens, the counts, and the shards with their hashes. A resumed build checks the hashes, skips those
+batches without encoding them again, and continues.
 
-Where a row lies in the file follows from the manifest, so rows are read in any order, and nothing of the shard stays
-in memory. A file that is laid out otherwise is refused, whatever it holds.
+The manifest determines the position of each row in the file, so rows are read in any order, and no shard is kept in
+memory. A file with any other layout is refused.
 """
 
 import io
@@ -47,13 +48,13 @@ def write_split(
     report: Progress,
     characters: int | None,
 ) -> list[Shard]:
-    """Write the shards of a split, or those missing in the folder of an unfinished build.
+    """Write the shards of a split, or the missing ones of an unfinished build.
 
     Full groups are C shards of `spec.sequences_per_shard` sequences; the last group is C smaller ones, or a single one
     if it has fewer than C sequences. Only the training split has lanes: C is 1 for the others.
 
-    `encoded` gives the batches in order, without so many at the beginning; `characters` is the number of all, if known.
-    The packer is a fresh one; afterwards it has the counts of the split.
+    `encoded(start)` yields the batches in order from number `start`; `characters` is the number of characters, if
+    known. The packer must be new; afterwards it has the counts of the split.
     """
     lanes = spec.lanes if split == "train" else 1
     path = work / f"{split}.state.npz"
@@ -106,7 +107,7 @@ def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finishe
 def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, bool]:
     """Return the finished shards, the number of batches they contain, and whether the split is complete.
 
-    If anything is missing or damaged, the split starts again.
+    If a shard is missing or damaged, the split starts again.
     """
     with suppress(Exception):  # whatever is wrong with it, or not there
         text, waiting, counts = arrays_of(path, "table", "waiting", "counts")
@@ -126,10 +127,10 @@ def save_arrays(path: Path, **arrays: Any) -> None:
 
 
 def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
-    """Return arrays of an `.npz` file that we wrote; raise nearly any exception if it is damaged."""
+    """Return the arrays of an `.npz` file that `save_arrays` wrote; a damaged file may raise any exception."""
     with zipfile.ZipFile(path) as saved:
         if sum(member.file_size for member in saved.infolist()) > path.stat().st_size:
-            raise ValueError("it is compressed, and shards never are")
+            raise ValueError("it is compressed, unlike shards")
         return [array_of(saved.read(f"{name}.npy")) for name in names]
 
 
@@ -150,10 +151,10 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
 
 
 class ShardRows:
-    """The rows of a shard, one by one, after checking its hash in one pass; the file is closed with this object.
+    """The rows of a shard, read one by one after checking its hash; the file is closed with this object.
 
-    A damaged shard is a `UserError`. With `skip` what is damaged is left out: a row of a damaged member is padding
-    alone, and of a shard that is changed, the members with their own checksum are used.
+    A damaged shard raises a `UserError`. With `skip`, members with a correct checksum are used, and rows of damaged
+    members consist of padding only.
     """
 
     def __init__(self, folder: Path, contents: ShardManifest, shard: Shard, *, skip: bool = False) -> None:
@@ -169,7 +170,7 @@ class ShardRows:
             self.file = file.fileno()
             whole = origin is not None or downloads.hash_of(file) == shard.sha256
             if not whole:
-                self._refuse("its SHA-256 is not the manifest's")
+                self._refuse("its SHA-256 differs from the manifest")
             position = tarfile.BLOCKSIZE
             for number in range(len(self.members)):
                 rows = min(self.block, shard.sequences - number * self.block)
@@ -179,22 +180,22 @@ class ShardRows:
                 if data.startswith(header) and (whole or shard.crc32[number : number + 1] == (zlib.crc32(data),)):
                     self.members[number] = position + len(header)
                 else:
-                    self._refuse(f"its member {number:06d}.npy is not what the manifest says")
+                    self._refuse(f"its member {number:06d}.npy differs from the manifest")
                 position += (1 - -size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
             if whole and position - tarfile.BLOCKSIZE > os.fstat(self.file).st_size:
-                self._refuse("it ends too early")
+                self._refuse("it is truncated")
         except OSError as error:
             self._refuse(error.strerror or str(error))
 
     def read(self, row: int, out: NDArray[Any]) -> None:
-        """Read a row into an array of the stored type, [L], or rows of a member, [n, L], into one.
+        """Read a row into an array of the stored type, [L], or rows of a member into one, [n, L].
 
-        Where a row is damaged and skipped, the array has padding alone.
+        A damaged row that is skipped consists of padding only.
         """
         number, inside = divmod(row, self.block)
         first = self.members[number]
         if first is not None:
-            why = "it ends too early"
+            why = "it is truncated"
             try:
                 if os.preadv(self.file, [out.data], first + inside * self.width) == out.nbytes:
                     ids = out & IDS if self.chat else out
@@ -203,7 +204,7 @@ class ShardRows:
                     strange = ids[(ids >= self.size) & (out != self.pad)]
                     if not len(strange):
                         return
-                    why = f"it holds the token {strange[0]}, and the vocabulary has {self.size}"
+                    why = f"it contains the token {strange[0]}, but the vocabulary has {self.size}"
             except OSError as error:
                 why = error.strerror or str(error)
             self._refuse(why)
@@ -226,7 +227,7 @@ def read(folder: Path, contents: ShardManifest, shard: Shard) -> NDArray[Any]:
 
 
 def _header(contents: ShardManifest, rows: int) -> bytes:
-    """Return what a member of so many rows begins with."""
+    """Return the header of a member with a given number of rows."""
     file = io.BytesIO()
     header = {"descr": np.dtype(contents.dtype).str, "fortran_order": False, "shape": (rows, contents.length)}
     np.lib.format.write_array_header_1_0(file, header)

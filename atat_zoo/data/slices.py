@@ -1,12 +1,12 @@
-"""Slices of a build, encoded by processes that need not know of each other, on one machine or on many.
+"""Slices of a build, encoded by independent processes on one machine or on several.
 
     <root>/<name>.slices/3-of-8.lock               locked while a process encodes the slice
     <root>/<name>.slices/3-of-8/tokenizer.json     the one that encoded it
     <root>/<name>.slices/3-of-8/train-000010.npz   tokens and counts of a block of batches, whose number is 10
-    <root>/<name>.slices/3-of-8/done.json          what it is of, blocks of each split, SHA-256 of its own; written last
+    <root>/<name>.slices/3-of-8/done.json          source, blocks of each split, SHA-256 of its own blocks; written last
 
-A split's batches make blocks, and block b belongs to slice b mod n + 1 of n. The order of the batches is that of one
-process, and a join needs nothing but them, so it writes the same bytes.
+A split's batches make blocks, and block b belongs to slice b mod n + 1 of n. The batches have the same order as in a
+build by one process, so `join` writes the same bytes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def encode_slice(
     processes: int = 1,
     throughput: Throughput | None = None,
 ) -> Path:
-    """Encode a slice of an experiment's text unless it is encoded, and return its folder, or that of existing shards.
+    """Encode a slice of an experiment's text, and return its folder, or that of existing shards.
 
-    All of the text is read, and this share of it encoded, whatever the limit `data.sequences`. Processes that encode
-    different slices may run at the same time, on any machine that has the text and the folder; the first of them trains
-    the tokenizer. See `build` for the arguments and the errors.
+    The whole text is read, and this slice of it encoded, whatever the limit `data.sequences`. A finished slice is not
+    encoded again. Processes that encode different slices may run at the same time, on any machine with access to the
+    text and the folder; the first one trains the tokenizer. See `build` for the arguments and the errors.
     """
     tokenizer = experiment.parts["tokenizer"]
 
@@ -57,7 +57,8 @@ def encode_slice(
         root.mkdir(exist_ok=True)
         if others := {of for _, of in _begun(root)} - {part.of}:
             raise UserError(
-                f"--slice {part.number}/{part.of}: {root} holds slices of {others.pop()}; encode as many, or delete it"
+                f"--slice {part.number}/{part.of}: {root} contains slices of {others.pop()}; use the same number, or "
+                "delete the folder"
             )
         own = root / str(part)
         with wanted.alone(root / f"{part}.lock"):
@@ -85,29 +86,29 @@ def encode_slice(
 
 
 def join(experiment: Experiment, *, progress: Progress | None = None, throughput: Throughput | None = None) -> Path:
-    """Build the shards of an experiment from its slices, delete these, and return the folder; see `build`."""
+    """Build the shards of an experiment from its slices, delete the slices, and return the folder; see `build`."""
     return build(experiment, progress=progress, throughput=throughput, slices=Slices)
 
 
 class Slice(NamedTuple):
-    """Which part of the text a process encodes: `number` of `of`, from 1."""
+    """The part of the text that a process encodes: `number` of `of`, counted from 1."""
 
     number: int
     of: int
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Return the slice `3/8`; raise a `UserError` if it is none."""
+        """Return the slice that a text such as `3/8` names; raise a `UserError` for any other text."""
         name = _NAME.fullmatch(text)
         if name is None or not 1 <= int(name[1]) <= int(name[2]) <= 10_000:
-            raise UserError(f"--slice {text}: expected a slice and the number of slices, as in 3/8")
+            raise UserError(f"--slice {text}: expected a slice and the number of slices, such as 3/8")
         return cls(int(name[1]), int(name[2]))
 
     def __str__(self) -> str:
         return f"{self.number}-of-{self.of}"
 
     def write(self, folder: Path, split: Split, wanted: Build, encoder: Encoder) -> int:
-        """Write the missing blocks of a split, and return the number of its blocks, those of other slices included."""
+        """Write the missing blocks of a split, and return the number of its blocks, including those of other slices."""
         blocks, characters, batches = 0, 0, wanted.batches(split)
         waiting: deque[tuple[int, int]] = deque()  # numbers and sizes of the blocks that are being encoded
 
@@ -132,12 +133,12 @@ class Slice(NamedTuple):
 
 
 class Slices:
-    """All slices of a build, after checking that they are finished, and made of what `ShardSource.settings` says."""
+    """All slices of a build, after checking that they are finished and match `ShardSource.settings`."""
 
     def __init__(self, root: Path, settings: str) -> None:
         begun = _begun(root)
         if not begun:
-            raise UserError(f"--join: there are no slices in {root}; encode each with --slice, as in --slice 1/8")
+            raise UserError(f"--join: no slices in {root}; encode each slice with --slice, such as --slice 1/8")
         self.root, self._of = root, begun[0].of
         every = [Slice(number, self._of) for number in range(1, self._of + 1)]
         missing = [part.number for part in every if not (root / str(part) / _DONE).is_file()]
@@ -161,7 +162,7 @@ class Slices:
             except (ValueError, LookupError, TypeError):
                 raise UserError(self._again(part, f"is damaged ({_DONE})")) from None
             if not same or (folder / TOKENIZER).read_bytes() != self.tokenizer:
-                raise UserError(self._again(part, "is of another text or tokenizer than the first"))
+                raise UserError(self._again(part, "has another text or tokenizer than the first slice"))
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
         """Yield the batches of a split in order, without the first `start`."""
@@ -170,7 +171,7 @@ class Slices:
             path = self.root / str(part) / _file(split, number)
             try:
                 if sha256_of(path) != self._sha256.get(path.name):
-                    raise ValueError("it is not the block that the slice has encoded")
+                    raise ValueError("it differs from the block that was encoded")
                 block = _load(path)
             except Exception as error:  # whatever is wrong with it
                 raise UserError(self._again(part, f"is damaged ({path.name}: {error})")) from None
@@ -195,6 +196,6 @@ def _load(path: Path) -> list[Encoded]:
     counts, tokens = arrays_of(path, "counts", "tokens")
     sizes, rest = counts[:, 0], counts[:, 1:].tolist()
     if int(sizes.sum()) != len(tokens):
-        raise ValueError("its counts are not those of its tokens")
+        raise ValueError("its counts do not match its tokens")
     parts: list[Any] = np.split(tokens, np.cumsum(sizes)[:-1])
     return [Encoded(part, *totals) for part, totals in zip(parts, rest, strict=True)]

@@ -1,8 +1,9 @@
-"""The training batches of a rank, as an iterable dataset that continues at any sample, and its DataLoader.
+"""The training batches of a rank: an iterable dataset that can resume at any sample, and its DataLoader.
 
-The stream is a `webdataset.DataPipeline` of `Read`, `Apply` for each transform, `replace` and `collate`. Each takes the
-samples of the one before it: tables with `index`, the number n of the sample; `location`, of its row; `attempt`, how
-many rows were refused before it; `stored`, the row [L]; and `refused`, the name of the transform that refused it.
+The stream is a `webdataset.DataPipeline` of `Read`, `Apply` for each transform, `replace` and `collate`. Each stage
+takes the samples of the one before it: dicts with `index`, the number n of the sample; `location` of its row;
+`attempt`, the number of rows refused before it; `stored`, the row [L]; and `refused`, the name of the transform that
+refused it.
 
 L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
@@ -38,10 +39,10 @@ _TRANSFORMS = 0x57A6E5  # keeps the keys of the transforms apart from those of t
 
 
 class Read:
-    """Reads rows where they lie in the shards, of which it has at most `at_once` of each lane open.
+    """Reads rows by random access from the shards, with at most `at_once` open shards per lane.
 
-    By random access, as the order is one over shards that are shuffled together; the library's own reader goes through
-    a tar from its beginning.
+    The order of the rows is shuffled over several shards, while webdataset's own reader goes through a tar
+    sequentially.
     """
 
     def __init__(self, contents: ShardManifest, lanes: int, at_once: int, opened: Callable[[int], ShardRows]) -> None:
@@ -72,7 +73,7 @@ class Apply:
         self.length, self.dtype, self.pad = contents.length, np.dtype(contents.dtype), pad_of(contents.dtype)
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples as the transform leaves them."""
+        """Yield the samples after the transform."""
         for sample in samples:
             stored = sample["stored"]
             tokens = stored[stored != self.pad].astype(np.int64)
@@ -88,18 +89,18 @@ class Apply:
     def _stored(self, tokens: NDArray[Any]) -> NDArray[Any]:
         size = self.context.vocabulary_size
         if tokens.ndim != 1 or not 1 <= len(tokens) <= self.length or tokens.dtype.kind not in "iu":
-            made = f"{tokens.dtype} {list(tokens.shape)}, and a sequence is integers, [1] to [{self.length}]"
+            made = f"{tokens.dtype} {list(tokens.shape)}, but a sequence is integers, [1] to [{self.length}]"
         elif tokens.min() < 0 or tokens.max() >= size:
-            made = f"ids from {tokens.min()} to {tokens.max()}, and the vocabulary has {size}"
+            made = f"ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}"
         else:
             stored = np.full(self.length, self.pad, self.dtype)
             stored[: len(tokens)] = tokens
             return stored
-        raise UserError(f"data.transforms: {self.transform.name!r} has made {made}; mend it, or leave it out")
+        raise UserError(f"data.transforms: {self.transform.name!r} returned {made}; correct it, or remove it")
 
 
 def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any]) -> Iterator[Sample]:
-    """Yield the samples, each refused one replaced by the first of `SampleOrder.others` that passes `again`."""
+    """Yield the samples, with each refused one replaced by the first of `SampleOrder.others` that passes `again`."""
     for sample in samples:
         if "refused" not in sample:
             yield sample
@@ -114,16 +115,16 @@ def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any])
             refusing[candidate["refused"]] = None
         else:
             raise UserError(
-                f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are "
-                f"shuffled together with that of sample {n}; let it refuse less, or raise data.shuffled_shards"
+                f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence of the shards shuffled "
+                f"together with that of sample {n}; make it less strict, or raise data.shuffled_shards"
             )
 
 
 def collate(samples: Iterable[Sample], size: int) -> Iterator[Stored]:
-    """Yield batches of so many samples, in numpy: stored [B, L] as in the shards, index int64 [B].
+    """Yield batches of samples as numpy arrays: stored [B, L] as in the shards, index int64 [B].
 
-    Numpy goes through the pipe of a worker, with less work than a file of shared memory for every tensor takes.
-    webdataset's own `batched` gives a batch away only when it has read a sample of the next one.
+    A worker sends numpy arrays through a pipe, which is cheaper than a shared-memory file per tensor. webdataset's own
+    `batched` yields a batch only after it has read a sample of the next one.
     """
     samples = iter(samples)
     while batch := list(islice(samples, size)):
@@ -142,16 +143,16 @@ _WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 @attrs.define(slots=False, eq=False)
 class TokenStream(IterableDataset["Stored | UserError"]):
-    """The endless training stream of one rank: a `webdataset.DataPipeline`, see above.
+    """The endless training stream of one rank, made of a `webdataset.DataPipeline`.
 
-    Sample n of the stream, n counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes.
-    With W loader workers, worker w makes the batches w, w + W, … of the rank; a DataLoader reads its workers in turn,
+    Sample n of the stream, n counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes. With
+    W loader workers, worker w yields the batches w, w + W, … of the rank; a DataLoader reads its workers cyclically,
     so the order is the same for every W.
 
-    Yields `{"stored": [B, L] as in the shards, "index": [B]}` in numpy; `pad_of(dtype)` is padding, and a row of
-    padding alone is one that is damaged and skipped.
+    Yields `{"stored": [B, L] as in the shards, "index": [B]}` in numpy; `pad_of(dtype)` is padding, and a damaged row
+    that is skipped consists of padding only.
 
-    Memory: the rows of the batches that are ready. Every worker opens all of the rank's shards, k for each lane.
+    Memory holds the rows of the prefetched batches. Every worker opens k shards for each lane of the rank.
     """
 
     folder: Path = attrs.field(converter=Path)
@@ -173,7 +174,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
             if value % ranks:
                 raise UserError(
                     f"{key} = {value} is not a multiple of the {ranks} ranks; "
-                    f"set it to {max(1, round(value / ranks)) * ranks}, or start another number of ranks"
+                    f"set it to {max(1, round(value / ranks)) * ranks}, or change the number of ranks"
                 )
         self._shards = self.manifest.splits["train"].shards
         self._order()
@@ -196,11 +197,11 @@ class TokenStream(IterableDataset["Stored | UserError"]):
             yield error  # the last of the batches: torch would pass on its traceback as text
 
     def pipeline(self, worker: int = 0, workers: int = 1) -> Any:
-        """Return the `webdataset.DataPipeline` of the batches of a loader worker, of so many."""
+        """Return the `webdataset.DataPipeline` of batches for one of several loader workers."""
         return self._samples(worker, workers).compose(partial(collate, size=self.batch_size // self.world_size))
 
     def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
-        """Return the samples of a loader worker, of so many."""
+        """Return the samples of one of several loader workers."""
         return iter(self._samples(worker, workers))
 
     def _samples(self, worker: int, workers: int) -> DataPipeline:
@@ -214,7 +215,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
         return DataPipeline(partial(self._in_order, order, worker, workers), read, transforms, mended)
 
     def _in_order(self, order: SampleOrder, worker: int, workers: int) -> Iterator[Sample]:
-        """Yield the samples as `SampleOrder` says, without their rows."""
+        """Yield the samples in the order of `SampleOrder`, without their rows."""
         per_rank = self.batch_size // self.world_size
         first = self.start + (self.rank - self.start) % self.world_size
         for batch in count(worker, workers):
@@ -223,16 +224,16 @@ class TokenStream(IterableDataset["Stored | UserError"]):
                 yield {"index": n, "location": order.locate(n), "attempt": 0}
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Return the position after so many samples over all ranks, counted from the beginning or from `start`."""
+        """Return the position after a number of samples over all ranks, counted from the beginning or from `start`."""
         return {"sample": int(num_samples) + (0 if from_beginning else self.start), **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at the next sample, when the stream is iterated next; a state of another order is refused."""
+        """Start the next iteration at the following sample; raise a `UserError` for a state with another order."""
         for key, value in self._identity().items():
             if (made := state.get(key)) != value:
                 raise UserError(
-                    f"the checkpoint was made with {key} = {made!r} and this run has {value!r}: the samples would be "
-                    "others, or come in another order; continue with the settings and shards of the run"
+                    f"the checkpoint was made with {key} = {made!r} but this run has {value!r}, which would change the "
+                    "samples or their order; continue with the settings and shards of the run"
                 )
         self.start = int(state["sample"])
 
@@ -265,14 +266,14 @@ class StreamLoader(DataLoader[Any]):
 
 
 def tensors(stored: Stored | UserError) -> Batch:
-    """Return the arrays of a batch as tensors that share their memory; raise the error that came instead of them."""
+    """Return the arrays of a batch as tensors that share their memory; raise the error that a worker sent instead."""
     if isinstance(stored, UserError):
         raise stored
     return {key: torch.from_numpy(value) for key, value in stored.items()}
 
 
 def unpack(batch: Batch) -> Batch:
-    """Return what a batch of stored tokens means: tokens int64 [B, L], 0 at padding, and maskable bool [B, L]."""
+    """Return the meaning of stored tokens [B, L]: tokens int64 [B, L], 0 at padding, and maskable bool [B, L]."""
     stored = batch["stored"]
     tokens = stored.to(torch.int64)  # here and not in a worker: less has to come from there
     maskable = tokens != torch.iinfo(stored.dtype).max
@@ -280,9 +281,9 @@ def unpack(batch: Batch) -> Batch:
 
 
 def unpack_dialogues(batch: Batch, packed: bool) -> Batch:
-    """Return what a batch of stored dialogues means: as `unpack`, where answers alone are maskable.
+    """Return the meaning of stored dialogues, like `unpack`, with only the answers maskable.
 
-    Of `packed` rows, documents int64 [B, L], too: the number of each token's dialogue within its row, −1 at padding.
+    For `packed` rows also documents int64 [B, L]: the number of each token's dialogue within its row, −1 at padding.
     """
     found = dialogue_tokens(batch["stored"].to(torch.int64))
     documents = {"documents": found.document} if packed else {}
@@ -290,7 +291,7 @@ def unpack_dialogues(batch: Batch, packed: bool) -> Batch:
 
 
 def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
-    """Raise a `UserError` if this machine cannot hold the batches of a rank and of its workers; see `TokenStream`."""
+    """Raise a `UserError` if the batches of a rank and its workers do not fit into memory; see `TokenStream`."""
     tokens = batch_size // world_size * length
     # An int64 and a bool for each token; in a worker as it is stored.
     require(9 * tokens, f"train.batch_size = {batch_size}", "the ids of its tokens", "lower it")
@@ -298,10 +299,10 @@ def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) ->
 
 
 def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
-    """Return the endless loader of a rank's training batches, with so many processes, for `cpu`, `cuda` or `cuda:1`.
+    """Return the endless loader of a rank's training batches, for a device such as `cpu`, `cuda` or `cuda:1`.
 
-    The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index` int64 [B], B = batch_size / world_size;
-    those of packed dialogues have `documents`, see `unpack_dialogues`.
+    A batch has `tokens` int64 [B, L], `maskable` bool [B, L] and `index` int64 [B], B = batch_size / world_size; with
+    packed dialogues also `documents`, see `unpack_dialogues`.
     """
     # Workers end with each iteration: the stream is endless, and persistent workers would miss the position that a
     # checkpoint restores.
@@ -329,9 +330,9 @@ def _as_it_is(batch: Any) -> Any:
 def copied_ahead(
     batches: Iterator[Batch], copy: Callable[[Batch], Batch], wait: Callable[[Iterable[torch.Tensor]], None]
 ) -> Iterator[Batch]:
-    """Yield the copies of batches; the next one's begins before a batch is yielded, and so runs during its use.
+    """Yield copies of batches; the copy of the next batch starts before a batch is yielded, and runs during its use.
 
-    `copy` begins the copy of a batch, and `wait` lets the computation wait for the end of the copies of tensors.
+    `copy` starts the copy of a batch, and `wait` makes the computation wait until tensors are copied.
     """
     copies = map(copy, batches)
     ahead = next(copies, None)
@@ -344,7 +345,7 @@ def copied_ahead(
 def _side_stream(
     device: torch.device, unpack: Callable[[Batch], Batch]
 ) -> tuple[Callable[[Batch], Batch], Callable[[Iterable[torch.Tensor]], None]]:
-    """Return `copy` and `wait` of a GPU: the copies run on a CUDA stream of their own."""
+    """Return `copy` and `wait` for a GPU, with the copies on a separate CUDA stream."""
     side: torch.cuda.Stream = torch.cuda.Stream(device)
 
     def copy(batch: Batch) -> Batch:

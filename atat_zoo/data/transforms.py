@@ -1,6 +1,7 @@
-"""Transforms of the training stream: what becomes of a sequence between the shards and the batch.
+"""Transforms of the training stream, between the shards and the batch.
 
-`data.transforms` is a list of them, each applied to what the one before it returns. Held-out text has none.
+`data.transforms` is a list of transforms, each applied to the output of the one before it. They do not apply to
+held-out text.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no token is lost
 
 
 class Transform(Protocol):
-    """A component of the kind transform, which inherits from this class.
+    """The base class of transforms.
 
-    Nothing but its arguments decides what it returns: then a training continues with exactly the same samples, with any
-    number of workers and ranks. A sequence that it refuses is replaced by another of the shards that are shuffled
-    together, drawn by the number of the sample; so an epoch has as many samples as there are sequences, and those that
-    pass come more than once.
+    The output must depend only on the arguments, so that a resumed training has exactly the same samples with any
+    number of workers and ranks. A sequence that a transform refuses is replaced by another one of the shards that are
+    shuffled together, drawn by the number of the sample; so the number of samples per epoch stays the same, and
+    sequences that pass may occur several times.
     """
 
     name: str
 
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
-        """Return what a sequence becomes, integers [m], or None to refuse it.
+        """Return the transformed sequence, integers [m], or None to refuse it.
 
         Args:
-            tokens: ids int64 [n], 1 ≤ n ≤ L, special ones among them, without padding; they may be changed in place.
-            key: 64 bits of the sample, for `uniforms(size, key)`; another one for each transform and each replacement.
+            tokens: ids int64 [n], 1 ≤ n ≤ L, including special tokens, without padding; may be modified in place.
+            key: 64 random bits for `uniforms(size, key)`, different for each sample, transform and replacement.
             context: sizes, token counts and the tokenizer; 1 ≤ m ≤ `context.length`, ids below `vocabulary_size`.
         """
 
@@ -78,7 +79,7 @@ class MinimumLengthTransform(Transform):
     min_tokens: int = param(help="minimum number of tokens, special tokens included", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Refuse what no sequence has."""
+        """Yield a problem if the bound exceeds the sequence length."""
         if self.min_tokens > experiment.data.length:
             asked = f"minimum_length.min_tokens = {self.min_tokens}"
             yield Problem("data.transforms", f"{asked} is more than data.length = {experiment.data.length}; lower it")
@@ -90,9 +91,9 @@ class MinimumLengthTransform(Transform):
 
 @component
 class RepetitionTransform(Transform):
-    """Filters out sequences with few distinct n-grams: lists, menus and boilerplate of the web.
+    """Filters out sequences with few distinct n-grams: lists, navigation text and boilerplate of the web.
 
-    The measure is the number of distinct n-grams over the number of n-grams. Sequences shorter than n pass.
+    The score is the fraction of distinct n-grams. Sequences shorter than n pass.
     """
 
     name = "repetition"

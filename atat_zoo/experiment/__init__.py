@@ -1,4 +1,7 @@
-"""TOML to a validated experiment, without torch; begin with `load`. `runs/`: the folder of a training."""
+"""Experiments: from TOML to a validated experiment, without torch; start with `load`.
+
+`runs/` has the run folders.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What an experiment sets and nothing reads: importance, if all tokens have the same, and what an estimator learns."""
+"""Find settings without effect: uniform importance that something reads, and targets that nothing learns."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _BY_IMPORTANCE = ("objective", "position_sets", "masking", "curriculum")
 
 
 def is_trained(experiment: Experiment) -> bool:
-    """Return whether the importance of an experiment's estimator, if it can learn, is a learned one."""
+    """Return whether an experiment trains its importance estimator, if the estimator is trainable."""
     return experiment.parts["objective"].importance_loss_weight > 0 or experiment.init_from is not None
 
 
 def weighs_tokens(experiment: Experiment) -> bool:
-    """Return whether an experiment has an importance that tells tokens apart."""
+    """Return whether an experiment's importance differs between tokens."""
     uses = "estimator" in experiment.parts["objective"].uses
     return uses and bool(experiment.parts["estimator"].tells_apart(is_trained(experiment)))
 
 
 def learns_importance(experiment: Experiment) -> bool:
-    """Return whether an experiment trains an estimator whose importance tells tokens apart."""
+    """Return whether an experiment trains an estimator whose importance differs between tokens."""
     return weighs_tokens(experiment) and bool(experiment.parts["estimator"].learns)
 
 
 def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
-    """Yield the problems: parts that read an importance that all tokens share, or a target that nothing learns."""
+    """Yield the problems: components that read a uniform importance, and a target that nothing learns."""
     objective, estimator = experiment.parts["objective"], experiment.parts["estimator"]
     if "estimator" not in objective.uses:
         return
@@ -52,13 +52,13 @@ def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
     if "target" in objective.uses and _is_set(target := experiment.parts["target"]):
         if not estimator.learns:
             learning = _others(zoo, lambda other: other.learns)
-            problem = f"{named} has nothing to learn; set estimator.use to {learning}, or leave target out"
+            problem = f"{named} has nothing to learn; set estimator.use to {learning}, or remove [target]"
         elif not taught:
-            problem = f"{named} learns nothing with objective.importance_loss_weight = 0; raise it, or leave target out"
+            problem = f"{named} learns nothing with objective.importance_loss_weight = 0; raise it, or remove [target]"
         elif objective.learn_importance:
             problem = (
-                f"{named} learns from the gradient of the bound; set objective.learn_importance = false, "
-                "or leave target out"
+                f"{named} learns from the gradient of the bound; set objective.learn_importance = false, or remove "
+                "[target]"
             )
         else:
             return
@@ -70,7 +70,7 @@ def _is_set(target: Any) -> bool:
 
 
 def _others(zoo: Zoo, fits: Callable[[Any], bool] = lambda estimator: estimator.tells_apart(True)) -> str:
-    """Return the names of the estimators that fit as they are by default."""
+    """Return the names of the estimators that work with their default parameters."""
     found = []
     for name in zoo.names("estimator"):
         try:

@@ -33,30 +33,30 @@ def _roots() -> list[Path]:
 
 
 def shipped(name: str) -> Path | None:
-    """Return the file of this name that ships with the zoo, with or without its ending."""
+    """Return the shipped file with this name, with or without its suffix."""
     files = (root / f"{name.removesuffix('.toml')}.toml" for root in _roots())
     return next((file for file in files if file.is_file()), None)
 
 
 def _within(folder: str) -> list[str]:
-    """Return the names of the files in a folder of those that ship, without those of folders in it."""
+    """Return the names of the shipped files in a folder, without those in subfolders."""
     return sorted(path.stem for root in _roots() for path in (root / folder).glob("*.toml"))
 
 
 def names() -> list[str]:
-    """Return the names that ship with the zoo: of files, `studies/…` among them, and of each size with each variant."""
+    """Return the names of shipped experiments: files, including `studies/…`, and each size with each variant."""
     files = (path.relative_to(root).with_suffix("") for root in _roots() for path in root.rglob("*.toml"))
     variants = _within(VARIANTS)
     return sorted({*map(str, files), *variants, *(f"{size}/{each}" for size in _within(SIZES) for each in variants)})
 
 
 def recipes(folder: str = CORPORA) -> list[str]:
-    """Return the names of the recipes that ship with the zoo, for corpora, or in `folder`."""
+    """Return the names of the shipped corpora, or of the shipped files in `folder`."""
     return _within(folder)
 
 
 def recipe(name: str, zoo: Zoo | None = None) -> Any:
-    """Return the corpus of a recipe that ships with the zoo."""
+    """Return a shipped corpus."""
     file = shipped(f"{CORPORA}/{name}")  # not `find`: the corpus itself may be in a folder of that name
     if file is None:
         raise KeyError(name)
@@ -65,9 +65,9 @@ def recipe(name: str, zoo: Zoo | None = None) -> Any:
 
 
 def find(name: str) -> list[Path]:
-    """Return the files that `name` means, each to be merged into those before it.
+    """Return the files that `name` refers to, each to be merged into those before it.
 
-    They are a path, or what ships with the zoo: a file, or those of a size and of a variant.
+    `name` is a path, a shipped file, or a shipped size and variant.
     """
     path = Path(name)
     try:
@@ -93,7 +93,7 @@ def find(name: str) -> list[Path]:
     }
     alone, sizes, variants, more = map(", ".join, (_within(""), _within(SIZES), _within(VARIANTS), sorted(folders)))
     raise UserError(
-        f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "
+        f"unknown experiment {clip(repr(name))}: no such file{nearest(name, known)} "
         f"(shipped: {alone}; SIZE/VARIANT, or VARIANT for the size {SMALL}, "
         f"of the sizes {sizes} and the variants {variants}; more in {more})"
     )
@@ -107,8 +107,8 @@ def load(
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
         overrides: `key.path=value` strings; the value is TOML, or a bare word.
-        zoo: provides the parts; by default, those of this installation.
-        overrides_from: where the overrides stand, for messages.
+        zoo: provides the components; by default, those of this installation.
+        overrides_from: the place of the overrides, for messages.
     """
     files, zoo = find(name), zoo or Zoo.load()
     pair = len(files) > 1
@@ -132,13 +132,13 @@ def load(
 
 
 def _refuse(problems: Iterable[Problem], origins: Origins, default: str) -> None:
-    """Raise an error if there are problems; before each stands the file that sets its key."""
+    """Raise an error if there are problems, each with the file that sets its key."""
     if lines := [f"{_origin(problem.key, origins, default)}: {problem}" for problem in problems]:
         raise UserError("\n".join(lines))
 
 
 def _name(path: Path) -> str:
-    """Return a name for an unnamed experiment: from its file, and its folder below experiments/."""
+    """Return a name for an unnamed experiment: that of its file, with its folder below experiments/."""
     below = path.resolve().with_suffix("").parts
     if "experiments" in below[:-1]:
         below = below[len(below) - below[::-1].index("experiments") :]
@@ -147,9 +147,9 @@ def _name(path: Path) -> str:
 
 
 def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_unused: bool = False) -> Experiment:
-    """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides.
+    """Return the experiment of a table from `Experiment.to_table`, after `key.path=value` overrides.
 
-    With `drop_unused` an override that names another objective takes the tables away that this one does not use.
+    With `drop_unused` an override of the objective removes the tables that the new objective does not use.
     """
     origins: Origins = dict.fromkeys(_paths(table), where) if drop_unused else {}
     in_table = dict(origins)
@@ -162,7 +162,7 @@ def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_u
 def from_table(
     table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None
 ) -> Experiment:
-    """Validate a table, as `Experiment.to_table` writes it."""
+    """Return the experiment of a table from `Experiment.to_table`."""
     zoo = zoo or Zoo.load()
     origins = origins or {}
     table = copy.deepcopy(table)
@@ -174,19 +174,19 @@ def from_table(
     known = [*TOP_LEVEL, *TABLES, *SECTIONS]
     for key in table:
         if key == "extends":
-            refuse(key, "works only in an experiment file; write it there, or write a file that extends this one")
+            refuse(key, "only works in an experiment file; set it there, or write a file that extends this one")
         elif now := old_names.KINDS.get(key):
             refuse(key, f"is now {now}")
         elif key in KINDS and key not in known:
             refuse(key, "is not a table of an experiment; set it as a parameter of the component that uses it")
         elif key not in known:
             close = nearest(key, known)
-            refuse(key, f"unknown key of an experiment{close} (there are: {', '.join(known)})")
+            refuse(key, f"unknown key of an experiment{close} (available: {', '.join(known)})")
     name: Any = table.get("name")
     seed: Any = table.get("seed", 17)
     word = isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
     if not word or len(name.encode()) > 255:
-        refuse("name", f"expected a word that can name a folder, without '/', got {clip(repr(name))}")
+        refuse("name", f"expected a folder name without '/', got {clip(repr(name))}")
     if type(seed) is not int or not 0 <= seed < 2**63:
         refuse("seed", f"expected an int from 0 to 2**63 - 1, got {clip(repr(seed))}")
     init_from: Any = table.get("init_from")
@@ -201,7 +201,7 @@ def from_table(
         with suppress(metadata.PackageNotFoundError, ValueError, TypeError, FileNotFoundError):
             version = metadata.version(package)
         if not version:
-            refuse("requires", f"{package} is not installed; pip install {package}")
+            refuse("requires", f"{package} is not installed; run `pip install {package}`")
     parts: dict[str, Any] = {}
     for kind, default in TABLES.items():
         value = table.get(kind, default)
@@ -224,13 +224,13 @@ def from_table(
     for kind in TABLES:
         if kind in table and kind not in experiment.kinds:
             others = "".join(f", or extend {other}, whose objective does" for other in _using(kind, zoo)[:1])
-            refuse(kind, f"objective {parts['objective'].name!r} does not use a {kind}; leave [{kind}] out{others}")
+            refuse(kind, f"objective {parts['objective'].name!r} does not use a {kind}; remove [{kind}]{others}")
     _refuse(problems + conflicts(experiment), origins, where)
     return experiment
 
 
 def _using(kind: str, zoo: Zoo) -> list[str]:
-    """Return the names of the variants that ship whose objective uses a kind, the plainest first."""
+    """Return the names of the shipped variants whose objective uses a kind, the simplest first."""
     found = []
     for name in sorted(_within(VARIANTS), key=lambda name: (name != "mdlm", name)):
         table, _ = _joined(find(name), (), {})
@@ -242,12 +242,12 @@ def _using(kind: str, zoo: Zoo) -> list[str]:
 
 
 def conflicts(experiment: Experiment) -> list[Problem]:
-    """Return the conflicts between the parts."""
+    """Return the conflicts between the components."""
     problems: list[Problem] = []
     objective, backbone = experiment.parts["objective"], experiment.parts["backbone"]
     if objective.masks_attention and backbone.both_ways_only:
         text = (
-            f"{objective.name!r} needs a backbone that takes attention masks, and {backbone.name!r} always reads the "
+            f"{objective.name!r} needs a backbone that takes attention masks, but {backbone.name!r} always reads the "
             "whole sequence; use another backbone, or an objective such as mdlm"
         )
         problems.append(Problem("objective", text))
@@ -266,17 +266,17 @@ def conflicts(experiment: Experiment) -> list[Problem]:
 
 
 def conflicts_with(experiment: Experiment, parts: Mapping[str, Any]) -> list[Problem]:
-    """Return the conflicts that an experiment has with other parts, by kind, and not with its own."""
+    """Return the additional conflicts of an experiment when components, given by kind, are replaced."""
     other = attrs.evolve(experiment, parts={**experiment.parts, **parts})
     before = conflicts(experiment)
     return [problem for problem in conflicts(other) if problem not in before]
 
 
 def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]) -> tuple[Table, Origins]:
-    """Return the table of a file, merged into those that it extends, and where each key is from.
+    """Return the table of a file, merged into those that it extends, and the origin of each key.
 
-    `trail` has the files that extend it, the outermost first. `known`, which grows, has what was read before: there may
-    be two ways to one base.
+    `trail` has the files that extend it, the outermost first. `known` caches the tables read so far, because several
+    files may extend one base.
     """
     where = clip(path)
     try:
@@ -315,7 +315,7 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
 def _joined(
     files: Iterable[Path], trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]
 ) -> tuple[Table, Origins]:
-    """Return the tables of files as one, without their names, the later over the earlier."""
+    """Return the tables of files merged into one, without their names, later ones overriding earlier ones."""
     table: Table = {}
     origins: Origins = {}
     for file in files:
@@ -326,10 +326,10 @@ def _joined(
 
 
 def read_toml(path: Path) -> Table:
-    """Return the table of a TOML file; a `FileNotFoundError` or a `UserError` when it cannot be read."""
+    """Return the table of a TOML file; raise a `FileNotFoundError` or a `UserError` if it cannot be read."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # nobody may ever write to a pipe
-            raise UserError(f"{clip(path)}: cannot be read: is a device or a pipe; name a TOML file")
+            raise UserError(f"{clip(path)}: cannot be read: it is a device or a pipe; name a TOML file")
         return parsing.from_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
@@ -348,9 +348,9 @@ def _unreadable(path: Path, error: OSError | ValueError) -> UserError:
 
 
 def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = True) -> None:
-    """Merge `over` into `base`, table by table; with `drop`, a new `use` drops the parameters of the old part.
+    """Merge `over` into `base`, table by table; with `drop`, a new `use` drops the old component's parameters.
 
-    `defaults` names the part of a table without `use`.
+    `defaults` names the component of a table without `use`.
     """
     for key, value in over.items():
         old = base.get(key)
@@ -374,7 +374,7 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = T
 def overrides_as_table(
     overrides: Iterable[str], origins: Origins | None = None, named: str = "on the command line"
 ) -> Table:
-    """Return `key.path=value` strings as one table, and note in `origins` which of them sets what."""
+    """Return `key.path=value` strings as one table, and record in `origins` which of them sets each key."""
     over: Table = {}
     origins = {} if origins is None else origins
     for text in overrides:
@@ -388,7 +388,7 @@ def overrides_as_table(
         except ValueError:
             value = raw  # a bare word: masking.use=importance
         except parsing.TrailingInput:
-            raise UserError(f"{where}: the value is followed by a comment or another key; leave that out") from None
+            raise UserError(f"{where}: the value is followed by a comment or another key; remove it") from None
         *outer, last = key.split(".")
         nested: Table = {last: value}
         for name in reversed(outer):
@@ -396,7 +396,7 @@ def overrides_as_table(
         try:
             parsing.check(nested)
         except ValueError as error:
-            raise UserError(f"{where}: cannot be a key of an experiment: {error}") from None
+            raise UserError(f"{where}: is not a valid key: {error}") from None
         # Merge the overrides first, so that a `use` among them drops none of them, in any order.
         _merge(over, nested, {}, drop=False)
         origins |= dict.fromkeys(_paths(nested), where)
@@ -408,9 +408,10 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str], named: s
 
 
 def _drop_unused(table: Table, origins: Origins, in_files: Origins, where: str, zoo: Zoo) -> None:
-    """Drop the tables, inherited from other files, of kinds that the objective does not use.
+    """Drop the inherited tables of kinds that the objective does not use.
 
-    One that stands where the objective is named, in the file itself or in an override is a mistake, which is refused.
+    Such a table is an error if it is in the file that names the objective, in the experiment's own file or in an
+    override.
     """
     named = table.get("objective", TABLES["objective"])
     use = named.get("use", TABLES["objective"]) if isinstance(named, dict) else named

@@ -1,6 +1,7 @@
-"""An experiment that continues from a run: `init_from`, and the tokenizer `run`. Imports no torch.
+"""Experiments that continue from a run: `init_from`, and the tokenizer `run`.
 
-The weights of a run work only with its tokenizer and backbone: an experiment may omit these, and has no others.
+Imports no torch. The weights of a run need its tokenizer and backbone, so an experiment inherits both and cannot
+change them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DATA = ("length", "special_tokens", "packing")
 
 
 class Refused(UserError):
-    """A run that an experiment cannot continue from."""
+    """Raised for a run that an experiment cannot continue from."""
 
     def __init__(self, key: str, text: str) -> None:
         self.problem = Problem(key, text)
@@ -45,7 +46,7 @@ class Source:
 
     @classmethod
     def read(cls, path: str, key: str) -> Source:
-        """Read the description of a run's final model, without its weights; `key` names the run when it is refused."""
+        """Return the description of a run's final model, without its weights; `key` names the run in errors."""
         folder = RunFolder(Path(path))
         try:
             metadata = described(folder.model_at())
@@ -65,12 +66,12 @@ class Source:
 
     @property
     def tokenizer(self) -> Table:
-        """The table with which another experiment uses this run's tokenizer."""
+        """The table that makes another experiment use this run's tokenizer."""
         return {"use": "run", "path": self.path, "sha256": self.sha256, "like": self.like}
 
 
 def base_of(table: Table) -> tuple[Table, Source | None]:
-    """Return the table that an experiment's table is merged into, and the run that it continues from, or refuse it."""
+    """Return the table to merge an experiment's table into, and the run that it continues from; or raise `Refused`."""
     tokenizer = table.get("tokenizer")
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
     by_run = tokenizer.get("use") == "run"
@@ -84,8 +85,8 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     if by_run and "sha256" not in tokenizer and tokenizer.get("path", path) != path:
         raise Refused(
             "tokenizer.path",
-            f"{tokenizer['path']!r} here, but a training that continues from {path} keeps its tokenizer; "
-            "leave [tokenizer] out",
+            f"{tokenizer['path']!r} here, but a training that continues from {path} keeps its tokenizer; remove "
+            "[tokenizer]",
         )
     base: Table = {"tokenizer": source.tokenizer if by_run else source.like}
     if "backbone" in source.table:
@@ -98,7 +99,7 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
 
 
 def adopt(experiment: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[Problem]]:
-    """Return the experiment with the run's tokenizer, and what does not fit the run."""
+    """Return the experiment with the run's tokenizer, and its incompatibilities with the run."""
     tokenizer = experiment.parts["tokenizer"]
     if tokenizer.like is None:  # not the tokenizer of a run
         problems = _differences("tokenizer", tokenizer, source.like, source, zoo)
@@ -112,7 +113,7 @@ def adopt(experiment: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment,
 
 
 def incompatibilities(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]:
-    """Return what of an experiment does not fit the run that it continues from."""
+    """Return the settings of an experiment that do not match the run that it continues from."""
     tokenizer = experiment.parts["tokenizer"]
     table = {**source.tokenizer, "path": getattr(tokenizer, "path", source.path)}
     return _differences("tokenizer", tokenizer, table, source, zoo) + _backbone(experiment, source, zoo)
@@ -120,13 +121,13 @@ def incompatibilities(experiment: Experiment, source: Source, zoo: Zoo) -> list[
 
 def _backbone(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]:
     if "backbone" not in experiment.kinds or "backbone" not in source.table:
-        text = f"{source.path} and this experiment do not both have a backbone; leave init_from out"
+        text = f"{source.path} and this experiment do not both have a backbone; remove init_from"
         return [Problem("init_from", text)]
     return _differences("backbone", experiment.parts["backbone"], source.table["backbone"], source, zoo)
 
 
 def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -> list[Problem]:
-    """Return a problem for every parameter that differs from the run's table, or one for the part."""
+    """Return a problem for each parameter that differs from the run's table, or one for the component."""
     wanted, problems = zoo.structure(kind, table, kind)
     if problems:
         return problems
@@ -137,8 +138,8 @@ def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -
     return [
         Problem(
             f"{kind}.{key}",
-            f"{_show(here, key)} here, {_show(there, key)} in {source.path}, whose {kind} a training that continues "
-            f"from it keeps; leave {kind}.{key} out, or init_from",
+            f"{_show(here, key)} here, {_show(there, key)} in {source.path}, whose {kind} cannot be changed; remove "
+            f"{kind}.{key} or init_from",
         )
         for key in dict.fromkeys([*here, *there])
         if here.get(key) != there.get(key) and key not in free

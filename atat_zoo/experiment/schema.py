@@ -1,4 +1,4 @@
-"""The sections of an experiment besides its parts: `[data]`, `[train]`, `[evaluation]`."""
+"""The sections of an experiment besides its components: `[data]`, `[train]`, `[evaluation]`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -67,24 +67,24 @@ class DataSpec:
     def __attrs_post_init__(self) -> None:
         if self.sequences is not None and self.sequences < self.lanes:
             raise ValueError(
-                f"sequences = {self.sequences} is fewer than lanes = {self.lanes}; raise the one or lower the other"
+                f"sequences = {self.sequences} is fewer than lanes = {self.lanes}; raise sequences or lower lanes"
             )
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What shards record of these keys, by the names that their manifest has."""
+        """The settings that shards record, by the names in their manifest."""
         return {stored: getattr(self, key) for key, stored in RECORDED.items()}
 
     def check(self, experiment: "Experiment") -> Iterator[Problem]:
-        """Yield the problems of dialogues: what is of running text, and parts that read a row as a whole."""
+        """Yield the problems of dialogues: settings for running text, and components that read a row as a whole."""
         if self.format == "text":
             return
         parts, one = experiment.parts, 'set data.packing = "document"'
         objective, estimator = parts["objective"], parts["estimator"]
         if not parts["corpus"].holds_dialogues:
-            known = "take files or huggingface, or shards that were built from them"
+            known = "use files or huggingface, or shards built from them"
             yield Problem(
-                "corpus", f'{parts["corpus"].name!r} has no dialogues, which data.format = "chat" reads; {known}'
+                "corpus", f'{parts["corpus"].name!r} has no dialogues, which data.format = "chat" needs; {known}'
             )
         if self.special_tokens != "none":
             said = (
@@ -94,26 +94,23 @@ class DataSpec:
         if self.dtype == "uint16":
             yield Problem("data.dtype", 'dialogues are stored as "uint32"; leave it at "auto"')
         if self.transforms:
-            yield Problem(
-                "data.transforms", "they do not apply to dialogues, whose answers they would cut; leave them out"
-            )
+            yield Problem("data.transforms", "they would truncate the answers of dialogues; remove them")
         for metric in experiment.evaluation.metrics:
             if metric.reads == "texts":
-                said = f"{metric.title!r} scores unconditional samples, and this model answers dialogues"
-                yield Problem("evaluation.metrics", f'{said}; leave it out, or take the task "answers"')
+                said = f"{metric.title!r} scores unconditional samples, but this model answers dialogues"
+                yield Problem("evaluation.metrics", f'{said}; remove it, or use the task "answers"')
         if self.packing != "packed":
             return
         if not objective.separates_documents:
-            said = (
-                f"objective {objective.name!r} attends over the whole row, and packed dialogues must not see each other"
-            )
+            said = f"objective {objective.name!r} attends over the whole row, so packed dialogues would see each other"
             yield Problem("data.packing", f"{said}; {one}")
         if parts["backbone"].both_ways_only or getattr(parts["backbone"], "shift", False):
             said = f"backbone {parts['backbone'].name!r} attends over the whole row"
             yield Problem("data.packing", f"{said}; {one}")
         if parts["backbone"].ngram_prior:
             yield Problem(
-                "backbone.ngram_prior", f"they may be of another dialogue in the same row; set it to 0, or {one}"
+                "backbone.ngram_prior",
+                f"it would read tokens of other dialogues in the row; set it to 0, or {one}",
             )
         if "estimator" in objective.uses and estimator.learns:
             yield Problem("data.packing", f"estimator {estimator.name!r} reads the answers of a row together; {one}")
@@ -174,7 +171,7 @@ class TrainSpec:
             raise ValueError("keep_best needs evaluations during training; set evaluate_every, or keep_best = false")
 
     def rows_at_once(self, ranks: int) -> int | Literal["auto"]:
-        """Return the sequences of a micro-batch."""
+        """Return the number of sequences in a micro-batch."""
         rows = self.batch_size // ranks
         return "auto" if self.microbatch_size == "auto" else min(rows, self.microbatch_size or rows)
 
@@ -207,16 +204,16 @@ class EvaluationSpec:
     def __attrs_post_init__(self) -> None:
         titles = [metric.title for metric in self.metrics]
         if twice := [title for title in titles if titles.count(title) > 1]:
-            raise ValueError(f"metrics has {twice[0]!r} twice; leave one out")
+            raise ValueError(f"metrics has {twice[0]!r} twice; remove one")
         if twice := [task.name for number, task in enumerate(self.tasks) if task in self.tasks[:number]]:
-            raise ValueError(f"tasks has {twice[0]!r} twice; leave one out, or change its parameters")
+            raise ValueError(f"tasks has {twice[0]!r} twice; remove one, or change its parameters")
 
 
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}
 
 
 class Key(NamedTuple):
-    """A key of an experiment outside its tables: its type and default in words, and its meaning."""
+    """A key of an experiment outside its tables: its type and default in words, and its description."""
 
     type_name: str
     default: str
@@ -233,7 +230,7 @@ TOP_LEVEL = {
 
 
 def completed(section: str, table: Any, parts: Mapping[str, Any]) -> Any:
-    """Return the table of a section with the default that depends on other settings, `data.special_tokens`."""
+    """Return the table of a section with `data.special_tokens`, whose default depends on other settings."""
     if section != "data" or not isinstance(table, dict):
         return table
     none = table.get("format") == "chat" or not getattr(parts["corpus"], "ends_documents", True)
@@ -246,10 +243,10 @@ ALWAYS = frozenset({"corpus", "tokenizer", "objective", "sampler", "guidance", "
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """A validated experiment: one specification per kind, and the three sections.
+    """A validated experiment: one component per kind, and the three sections.
 
     `init_from` is the folder of a finished run whose final weights initialise the training, relative to the working
-    directory, or None. `requires` has the distributions of the plugins whose parts it uses.
+    directory, or None. `requires` lists the distributions of the plugins whose components it uses.
     """
 
     name: str
@@ -263,11 +260,11 @@ class Experiment:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds whose parts this experiment uses, in the order of their tables."""
+        """The kinds of components that this experiment uses, in the order of their tables."""
         return [kind for kind in TABLES if kind in ALWAYS or kind in self.parts["objective"].uses]
 
     def to_table(self) -> dict[str, Any]:
-        """Return the experiment as a table with every parameter in full; `from_table` reads it back."""
+        """Return the experiment as a table with every parameter; `from_table` reads it back."""
         table: dict[str, Any] = {"name": self.name, "seed": self.seed}
         if self.init_from is not None:
             table["init_from"] = self.init_from

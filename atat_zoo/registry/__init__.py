@@ -1,4 +1,7 @@
-"""The registry of parts: from a name to a part. Imports no torch."""
+"""The registry: from the name of a component to the component.
+
+Imports no torch.
+"""
 
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import CONTRACT, KINDS, PROJECT, TABLES, hookimpl

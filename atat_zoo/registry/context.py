@@ -1,4 +1,4 @@
-"""What parts need to know when they are built."""
+"""The information that components need when they are built."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """The sizes and counts that parts need when they are built.
+    """The sizes and counts that components need when they are built.
 
     Attributes:
         vocabulary_size: V, the predictable tokens; ids 0 … V−1.
         length: L, tokens in a training sequence.
-        width: D, the width of the backbone's token embedding; 0 before there is a backbone.
+        width: D, the width of the backbone's token embedding; 0 before the backbone is built.
         counts: how often each token occurs in the training shards, int64 [V], or None.
-        ngram_prior: returns the `NGramPrior` of the training shards, which may take a minute; None without shards, as
-            when a saved model is built again.
-        steps: optimizer steps of the training, for parts that follow its progress.
-        seed: the experiment's seed, for initial values.
-        device: where everything but the networks is computed, in torch's notation: on their device, or on the CPU if
-            that has no float64; see `atat_zoo.system.devices`.
-        tokenizer: the `TokenizerModel` of the text, or None where there is none; not saved with a model.
-        shifted: whether the objective reads at each place the token before it; `assemble` says so, and it is not saved.
-        given_between: whether tokens are given between others in a training, as what is asked in dialogues; likewise.
-        compiled: whether the network and the losses are compiled, as in a training by `train.compile`; not saved.
-        sharded: whether ranks share the weights, so that all read a batch in as many passes; not saved.
+        ngram_prior: a function that returns the `NGramPrior` of the training shards, which may take a minute; None
+            without shards, for example for a saved model. steps: optimizer steps of the training, for components that
+            follow its progress. seed: the experiment's seed, for initial values. device: the torch device for
+            everything but the networks: theirs, or the CPU if theirs has no float64; see `atat_zoo.system.devices`.
+            tokenizer: the `TokenizerModel` of the text, or None; not saved with a model. shifted: whether the
+            objective reads the previous token at each position; set by `assemble`, and not saved. given_between:
+            whether a training sequence has context between its answers, as dialogues do; set by `assemble`, and not
+            saved. compiled: whether the network and the losses are compiled, as set by `train.compile`; not saved.
+            sharded: whether the weights are sharded, so that all ranks need the same number of forward passes; not
+            saved.
     """
 
     vocabulary_size: int
@@ -51,5 +50,5 @@ class Context:
 
     @property
     def mask_id(self) -> int:
-        """m: always V, one past the predictable tokens, so that no head has a column for it."""
+        """The id of the mask token m, always V; the head therefore has no output for it."""
         return self.vocabulary_size

@@ -1,10 +1,10 @@
-"""The kinds of parts, and the hooks with which packages add parts: one hook per kind, which returns classes.
+"""The kinds of components, and the hooks with which packages add components: one hook per kind, which returns classes.
 
 A plugin is a module that an entry point of the group `atat_zoo` names:
 
     from atat_zoo.registry import hookimpl
 
-    CONTRACT = 2  # the version of the contracts that its parts are written for: 1 where it says nothing
+    CONTRACT = 2  # the version of the interfaces that its components implement; 1 if missing
 
     @hookimpl
     def atat_zoo_masking():
@@ -23,7 +23,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class Kind(NamedTuple):
-    """A kind of part."""
+    """A kind of component."""
 
     name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
     @property
     def module(self) -> str:
-        """The name by which its room is imported."""
+        """The name of the module that contains the built-in components of the kind."""
         return f"{PROJECT}.{self.room}"
 
 

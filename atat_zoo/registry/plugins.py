@@ -1,6 +1,7 @@
-"""Plugins: third-party packages, found by their entry points and loaded one at a time; a broken one breaks no other.
+"""Plugins: third-party packages, found by their entry points and loaded separately.
 
-A plugin that ships its own `registry.toml` is listed from that manifest and not imported.
+A broken plugin does not affect the others. A plugin with its own `registry.toml` is listed from that file and not
+imported.
 """
 
 import os
@@ -28,7 +29,7 @@ STRICT = "ATAT_ZOO_STRICT"  # "1": a broken plugin is an error
 
 @attrs.frozen(kw_only=True)
 class Plugin:
-    """An installed plugin: its distribution, the parts that it offers, and its error if it is broken."""
+    """An installed plugin: its distribution, its components, and its error if it is broken."""
 
     name: str
     distribution: str
@@ -40,7 +41,7 @@ class Plugin:
 
 
 def hook_entries(module: object, distribution: str) -> tuple[registry_file.Entry, ...]:
-    """Call the hooks of one module, and describe the classes that they return."""
+    """Call the hooks of a module, and return the entries of the classes that they return."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs.Hooks)
     manager.register(module)
@@ -59,7 +60,7 @@ def hook_entries(module: object, distribution: str) -> tuple[registry_file.Entry
 
 
 def entry_points(group: str) -> Iterator[tuple[Distribution, EntryPoint | Exception]]:
-    """Yield each entry point of a group once, with its distribution; an error where a distribution's cannot be read."""
+    """Yield each entry point of a group once, with its distribution; an error if its metadata cannot be read."""
     seen = set()
     for distribution in distributions():
         try:
@@ -99,9 +100,9 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
 
 @contextmanager
 def of_plugin() -> Iterator[None]:
-    """Let code of a plugin run; a KeyboardInterrupt that it raises, and not the user, becomes a RuntimeError.
+    """Run code of a plugin; convert a KeyboardInterrupt that the plugin itself raises to a RuntimeError.
 
-    A user's reaches the main thread alone, and none where SIGINT is ignored, as behind `nohup`.
+    An interrupt of the user only reaches the main thread, and not if SIGINT is ignored, as under `nohup`.
     """
     pressed = False
     before: Any = signal.getsignal(signal.SIGINT)
@@ -137,7 +138,7 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
             _refuse_newer(getattr(module, "CONTRACT", 1))
             entries = hook_entries(module, plugin.distribution)
         if not entries:
-            raise ImportError(f"{point.module} offers no components; mark its functions with @hookimpl")
+            raise ImportError(f"{point.module} provides no components; mark its functions with @hookimpl")
         return attrs.evolve(plugin, entries=entries)
     except KeyboardInterrupt:
         raise
@@ -148,31 +149,34 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
 def _refuse_newer(contract: object) -> None:
     if not isinstance(contract, int) or contract > hookspecs.CONTRACT:
         latest = hookspecs.CONTRACT
-        raise UserError(f"its CONTRACT is {contract!r}, and this atat-zoo knows those up to {latest}; upgrade atat-zoo")
+        raise UserError(f"its CONTRACT is {contract!r}, but this atat-zoo supports at most {latest}; upgrade atat-zoo")
 
 
 def unless_taken(plugin: Plugin, owners: Mapping[tuple[str, str], list[str]]) -> Plugin:
-    """Return the plugin, broken if one of its parts has a second owner; `owners` has distributions by kind and name."""
+    """Return the plugin, marked as broken if another distribution has one of its components.
+
+    `owners` has the distributions by kind and name.
+    """
     for entry in plugin.entries:
         if len(both := owners[entry.kind, entry.name]) > 1:
-            taken = f"{entry.kind} {entry.name!r} is offered by both {' and '.join(both)}"
+            taken = f"{entry.kind} {entry.name!r} is provided by both {' and '.join(both)}"
             return broken(plugin, UserError(f"{taken}; uninstall one, or leave its plugin out of {ALLOWED}"))
     return plugin
 
 
 def broken(plugin: Plugin, error: BaseException) -> Plugin:
-    """Return the plugin without its parts, and with the error in one line; raises it if `STRICT` is set."""
+    """Return the plugin without components and with the error in one line; raise the error if `STRICT` is set."""
     text = " ".join(f"{'' if isinstance(error, UserError) else f'{type(error).__name__}: '}{error}".split())
     if os.environ.get(STRICT) == "1":
         raise UserError(
-            f"plugin {plugin.name!r} of {plugin.distribution} is broken: {text} "
-            f"(mend or uninstall {plugin.distribution}, or unset {STRICT})"
+            f"plugin {plugin.name!r} of {plugin.distribution} is broken: {text} (fix or uninstall "
+            f"{plugin.distribution}, or unset {STRICT})"
         ) from error
     return attrs.evolve(plugin, entries=(), aliases={}, status="broken", error=text)
 
 
 def metadata_of(distribution: Distribution, key: str, otherwise: str) -> str:
-    """Return a field of a distribution's metadata; an interrupted installation may lack it."""
+    """Return a field of a distribution's metadata, which an interrupted installation may lack."""
     # Once the backport importlib_metadata is imported, distributions may come from it: then metadata that is absent is
     # None, or, from its version 10, a FileNotFoundError.
     metadata: Any = None

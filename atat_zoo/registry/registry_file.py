@@ -1,4 +1,4 @@
-"""`registry.toml`: the components with their parameters, written from the code and read without importing them."""
+"""Read and write `registry.toml`: the components with their parameters, readable without importing them."""
 
 import pkgutil
 import re
@@ -48,7 +48,7 @@ class Entry:
 
 @attrs.frozen(kw_only=True)
 class RegistryFile:
-    """A manifest: entries, disabled plugins, aliases by kind, and the contract that the parts are written for."""
+    """A registry file: entries, disabled plugins, aliases by kind, and the version of the interfaces."""
 
     entries: tuple[Entry, ...] = ()
     contract: object = 1
@@ -57,14 +57,14 @@ class RegistryFile:
 
 
 def shipped() -> Path:
-    """Return our own `registry.toml`: inside the package in a wheel, beside it in a checkout."""
+    """Return the path of the built-in `registry.toml`: in the package of a wheel, or next to it in a checkout."""
     # Inside comes first: files beside an installed package belong to other packages.
     inside = PACKAGE / "registry.toml"
     return inside if inside.is_file() else PACKAGE.parent / "registry.toml"
 
 
 def read(path: Path, distribution: str = "atat-zoo") -> RegistryFile:
-    """Read a manifest, or raise a `UserError` when the file is missing, damaged, or lists an unknown kind."""
+    """Load a registry file; raise a `UserError` if it is missing, damaged, or lists an unknown kind."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -120,15 +120,13 @@ def components_of(kind: str) -> list[type]:
 
 
 def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
-    """Describe a component class; raises a `TypeError` when it lacks something that every component must have."""
+    """Return the entry of a component class; raise a `TypeError` if it lacks something required."""
     where = f"{cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):
         if not isinstance(getattr(cls, word, None), str):
-            raise TypeError(f"{where} has no text {word!r}, which every part must have")
+            raise TypeError(f"{where} lacks the text {word!r}, which every component needs")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", cls.name):
-        raise TypeError(
-            f"{where} is named {cls.name!r}; a name has letters, digits, - and _ only, so that it is a key of TOML"
-        )
+        raise TypeError(f"{where} is named {cls.name!r}; a name may have only letters, digits, - and _")
     name, summary = cls.name, cls.summary
     if not attrs.has(cls):
         raise TypeError(f"{where} is not an attrs class; decorate it with @component")
@@ -154,7 +152,7 @@ def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
 
 
 def inline(value: Any) -> str:
-    """Return a value as TOML in one line."""
+    """Return a value as one line of TOML."""
     import tomli_w
 
     if isinstance(value, dict):
@@ -168,7 +166,7 @@ def inline(value: Any) -> str:
 
 
 def write(manifest: RegistryFile) -> str:
-    """Return the text of a manifest, one line per parameter, for readable diffs."""
+    """Return the text of a registry file, with one line per parameter, for readable diffs."""
     lines = [HEADER, "[plugins]", f"disabled = {inline(list(manifest.disabled))}", ""]
     for kind, names in manifest.aliases.items():
         lines += [f"[alias.{kind}]", *(f"{name} = {inline(target)}" for name, target in names.items()), ""]

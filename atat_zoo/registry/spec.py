@@ -1,6 +1,6 @@
-"""How a component declares its parameters, and how a TOML table becomes an instance.
+"""Declare the parameters of components, and convert TOML tables to instances.
 
-A component is a frozen, keyword-only attrs class; an instance is called a specification:
+A component is a frozen, keyword-only attrs class:
 
     @component
     class Importance:
@@ -40,16 +40,16 @@ _COMPONENTS: weakref.WeakSet[type] = weakref.WeakSet()
 # Every field of a component is assigned `param`, `part` or `parts`, so type checkers need no more.
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component_base(cls: type[_T]) -> type[_T]:
-    """Make a class frozen, keyword-only attrs, as a base of components; it is not a component itself."""
+    """Make a class a frozen, keyword-only attrs class, as a base of components but not a component itself."""
     return attrs.frozen(kw_only=True)(cls)
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
-    """Make a class a component: frozen, keyword-only attrs, with the defaults of what it does not say.
+    """Make a class a component: a frozen, keyword-only attrs class with defaults for missing attributes.
 
-    `refs` are then (), the optional dependency `package` is None, `check(experiment)` finds no problem, and
-    `build(context)` returns what `network_of` makes, or the component itself if its `network` is empty.
+    By default, `refs` is (), `package` (an optional dependency) None, `check(experiment)` yields nothing, and
+    `build(context)` returns the network of `network_of`, or the component itself if `network` is empty.
     """
     decorated: Any = component_base(cls)
     for name, default in _DEFAULTS.items():
@@ -69,14 +69,14 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def complete(cls: Any, contract: type) -> None:
-    """Give a component what its kind's contract has a default for, as if it inherited from that, which it need not."""
+    """Add the defaults of its kind's interface to a component, which need not inherit from it."""
     for name, default in vars(contract).items():
         if not name.startswith("_") and not hasattr(cls, name) and not _says_nothing(default):
             setattr(cls, name, default)
 
 
 def _says_nothing(member: Any) -> bool:
-    """Return whether a method or property has a docstring and no more, so that each component has its own."""
+    """Return whether a method or property consists of a docstring only, so that each component defines its own."""
     function = member.fget if isinstance(member, property) else member
     if not inspect.isfunction(function):
         return False
@@ -85,14 +85,14 @@ def _says_nothing(member: Any) -> bool:
 
 
 def _nothing() -> None:
-    """A method without a default has a docstring and no more."""
+    """Do nothing: the body of a method without a default."""
 
 
 def network_of(spec: Any, context: Context, *given: Any) -> Any:
-    """Return what a component's `network`, "package.module:Class", makes of a context and the component's parameters.
+    """Return the network of a component, built from a context and the component's parameters.
 
-    It takes them as keywords, the parts among them built. It is imported here, as torch is: a specification does
-    without.
+    The class, `network = "package.module:Class"`, gets the parameters as keywords, with components among them built.
+    It is imported only here, together with torch.
     """
     module, _, name = spec.network.partition(":")
     values = values_of(spec)
@@ -102,7 +102,7 @@ def network_of(spec: Any, context: Context, *given: Any) -> Any:
 
 
 def problems_of(part: Any, experiment: Any) -> Iterator[Problem]:
-    """Yield what a part's `check` finds in an experiment; a plugin's may yield sentences, which are of no key."""
+    """Yield the problems that a component's `check` finds in an experiment; a plugin may yield plain sentences."""
     for problem in part.check(experiment):
         yield problem if isinstance(problem, Problem) else Problem("", str(problem))
 
@@ -113,9 +113,9 @@ def is_component(value: Any) -> bool:
 
 
 def param(default: Any = attrs.NOTHING, *, help: str, **bounds: float) -> Any:
-    """Declare a parameter: its default, one line of help, and its bounds.
+    """Declare a parameter with its default, one line of help, and its bounds.
 
-    `ge`, `gt`, `le`, `lt` bound a number, or every number of a tuple. A parameter without a default is required.
+    `ge`, `gt`, `le` and `lt` bound a number, or each number of a tuple. A parameter without a default is required.
     """
     if not bounds.keys() <= _BOUNDS.keys():
         raise TypeError(f"param takes the bounds {', '.join(_BOUNDS)}, not {', '.join(bounds)}")
@@ -136,7 +136,7 @@ _BOUNDS = {
 
 
 def _out_of_bounds(value: Any, bounds: Mapping[str, float]) -> str:
-    """Return a sentence about the bound that a number breaks, or an empty text."""
+    """Return a sentence about the bound that a number violates, or an empty text."""
     if isinstance(value, tuple | list):
         return next(filter(None, (_out_of_bounds(item, bounds) for item in value)), "")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -170,7 +170,7 @@ class Field(typing.NamedTuple):
 
 
 def fields_of(cls: type) -> tuple[Field, ...]:
-    """Return the parameters of a component in the order of their declaration."""
+    """Return the parameters of a component in the order of declaration."""
     return _fields_of(cls)
 
 
@@ -215,11 +215,11 @@ _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Mismatch(Exception):
-    """A value of the wrong type."""
+    """Raised for a value of the wrong type."""
 
 
 def convert(value: Any, tp: Any) -> Any:
-    """Return `value` as type `tp` or raise `Mismatch`; only an integer becomes a float, where `.0` was left out."""
+    """Return `value` as type `tp`, or raise `Mismatch`; the only conversion is from an integer to a float."""
     if tp is Any:
         return value
     origin, args = typing.get_origin(tp), typing.get_args(tp)
@@ -276,17 +276,17 @@ def _show(value: Any) -> str:
 
 
 class PartProvider(Protocol):
-    """The zoo, as far as a table with parts in it needs it."""
+    """The interface of the zoo for tables that contain components."""
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
-        """Turn a name or a table `{use = …}` into a specification, or into its problems."""
+        """Return the component of a name or a table `{use = …}`, or None; and the problems."""
 
 
 def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:
-    """Turn a TOML table, without `use`, into an instance of `cls`, or None; and the problems.
+    """Return an instance of `cls` from a TOML table without `use`, or None; and the problems.
 
     `path` is the key path of the table, for messages: `masking` or `sampler.order`; empty for a whole file. The zoo
-    provides the nested parts.
+    provides the nested components.
     """
     problems: list[Problem] = []
     within = f"{path}." if path else ""
@@ -328,7 +328,7 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider)
 
 
 def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:
-    """Return the specification that a parameter contains, or a tuple of them; and the problems."""
+    """Return the component that a parameter contains, or a tuple of components; and the problems."""
     assert field.kind is not None
     if field.many:
         if not isinstance(value, list | tuple):
@@ -345,12 +345,12 @@ def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[An
 
 
 def values_of(spec: Any) -> dict[str, Any]:
-    """Return a specification's parameters by name, for a module that takes them as numbers."""
+    """Return a component's parameters by name, for a module that takes them as numbers."""
     return attrs.asdict(spec, recurse=False)
 
 
 def components_in(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the kind and the specification of every part that is a parameter, at any depth."""
+    """Yield the kind and the instance of every component among the parameters, at any depth."""
     for field in fields_of(type(spec)):
         if field.kind:
             value = getattr(spec, field.name)
@@ -360,7 +360,7 @@ def components_in(spec: Any) -> Iterator[tuple[str, Any]]:
 
 
 def unstructure(spec: Any) -> dict[str, Any]:
-    """Return a specification as a TOML table, every parameter in full, `use` first."""
+    """Return a component as a TOML table with every parameter, `use` first."""
     table: dict[str, Any] = {"use": spec.name} if hasattr(spec, "name") else {}
     for field in fields_of(type(spec)):
         value = getattr(spec, field.name)

@@ -1,4 +1,4 @@
-"""`Zoo`: the parts of an installation, by kind and name; and how a component declares that it takes one of them."""
+"""`Zoo`: the components of an installation, by kind and name; and parameters that are components."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PACKAGES = {("task", "glue"): "atat-zoo-glue"}
 
 
 class Zoo:
-    """The parts of an installation.
+    """The components of an installation.
 
     >>> Zoo.load().names("noise")
     ['cosine', 'geometric', 'linear', 'log_linear', 'polynomial']
@@ -34,7 +34,7 @@ class Zoo:
     """
 
     def __init__(self, menu: registry_file.RegistryFile, installed: list[Plugin]) -> None:
-        """Merge the manifest of the zoo with the installed plugins; use `Zoo.load` instead."""
+        """Merge a registry file with the installed plugins; use `Zoo.load` instead."""
         owners: dict[tuple[str, str], list[str]] = {}
         for entry in [*menu.entries, *(e for plugin in installed for e in plugin.entries)]:
             owners.setdefault((entry.kind, entry.name), []).append(entry.distribution)
@@ -50,43 +50,43 @@ class Zoo:
 
     @staticmethod
     def load(registry: Path | None = None) -> Zoo:
-        """Return the zoo of this installation, plugins included; `registry` replaces the manifest of the package."""
+        """Return the zoo of this installation, including plugins; `registry` replaces the package's registry file."""
         return _load(registry, os.environ.get(plugins.ALLOWED), os.environ.get(plugins.STRICT))
 
     @staticmethod
     def from_code() -> registry_file.RegistryFile:
-        """Return the manifest of the code; imports every built-in part."""
+        """Return the registry file generated from the code; imports every built-in component."""
         entries = [
             registry_file.entry_of(kind, cls, "atat-zoo") for kind in KINDS for cls in registry_file.components_of(kind)
         ]
         return attrs.evolve(registry_file.read(registry_file.shipped()), entries=tuple(entries))
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of a kind, sorted."""
+        """Return the names of the components of a kind, sorted."""
         return sorted(self._entries[self._kind(kind)])
 
     def describe(self, kind: str, name: str) -> Entry:
-        """Return the manifest's entry of a part, without importing it."""
+        """Return the registry entry of a component, without importing it."""
         known = self._entries[self._kind(kind)]
         # A part's own name comes first, so that no plugin's alias can replace it.
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
             package = PACKAGES.get((kind, name))
             if package and package not in {plugin.distribution for plugin in self.plugins}:
-                raise UserError(f"{kind} {name} comes with {package}: pip install {package}")
+                raise UserError(f"{kind} {name} comes with the plugin {package}; run `pip install {package}`")
             if now := old_names.COMPONENTS.get((kind, name)):
-                raise UserError(f"there is no {kind} named {name!r}: it is now {now!r}")
+                raise UserError(f"unknown {kind} {name!r}: it is now called {now!r}")
             close = nearest(name, [*known, *self._aliases[kind]])
             unloaded = ", ".join(f"plugin {p.name} ({p.status})" for p in self.plugins if p.status != "ok")
-            advice = f"; not loaded: {unloaded}" if unloaded else "; if a plugin offers it, install that plugin"
+            advice = f"; not loaded: {unloaded}" if unloaded else "; if a plugin provides it, install that plugin"
             raise UserError(
-                f"there is no {kind} named {name!r}{close} (there are: {', '.join(sorted(known)) or 'none'})"
+                f"unknown {kind} {name!r}{close} (available: {', '.join(sorted(known)) or 'none'})"
                 f"{advice if unloaded or not close else ''}"
             )
         return entry
 
     def component(self, kind: str, name: str) -> type:
-        """Import a part and return its class."""
+        """Return the class of a component, importing it."""
         entry = self.describe(kind, name)
         try:
             with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
@@ -100,7 +100,7 @@ class Zoo:
             ) from error
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
-        """Turn a name or a table `{use = …}` into a specification, or into its problems."""
+        """Return the component of a name or a table `{use = …}`, or None; and the problems."""
         if isinstance(value, str):
             value = {"use": value}
         if attrs.has(type(value)):
@@ -120,18 +120,18 @@ class Zoo:
         return spec.structure(cls, {k: v for k, v in value.items() if k != "use"}, path, self)
 
     def spec(self, kind: str, value: str | Mapping[str, Any]) -> Any:
-        """Return a part's specification: `zoo.spec("masking", {"use": "importance", "temperature": 0.7})`."""
+        """Return an instance of a component: `zoo.spec("masking", {"use": "importance", "temperature": 0.7})`."""
         made, problems = self.structure(kind, value, kind)
         if problems:
             raise UserError("\n".join(map(str, problems)))
         return made
 
     def build(self, kind: str, value: str | Mapping[str, Any], context: Context | None = None) -> Any:
-        """Return a part ready to use: what its `build(context)` returns, which may be its specification."""
+        """Return a component ready to use, from its `build(context)`, which may return the component itself."""
         return self.spec(kind, value).build(context)
 
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-        """Return the distributions of the plugins with parts in these (kind, specification) pairs, at any depth."""
+        """Return the distributions of the plugins that provide these (kind, component) pairs, at any depth."""
         foreign = {(e.kind, e.name): e.distribution for plugin in self.plugins for e in plugin.entries}
         used = {
             (kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.components_in(top[1]))
@@ -141,9 +141,9 @@ class Zoo:
     def _kind(self, kind: str) -> str:
         if kind not in KINDS:
             if now := old_names.KINDS.get(kind):
-                raise UserError(f"there is no kind named {kind!r}: it is now {now!r}")
+                raise UserError(f"unknown kind of component {kind!r}: it is now called {now!r}")
             close = nearest(kind, list(KINDS))
-            raise UserError(f"there is no kind named {kind!r}{close} (there are: {', '.join(KINDS)})")
+            raise UserError(f"unknown kind of component {kind!r}{close} (available: {', '.join(KINDS)})")
         return kind
 
 
@@ -156,10 +156,10 @@ def _load(registry: Path | None, allowed: str | None, strict: str | None) -> Zoo
 
 
 def component_param(kind: str, default: Any, *, help: str) -> Any:
-    """Declare a parameter whose value is another part of the zoo.
+    """Declare a parameter whose value is another component.
 
-    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name, a
-    table, None where there need be no such part, or `attrs.NOTHING` for a required part.
+    In TOML it takes a name or a table `{use = "name", …}`; in Python also an instance. `default` is a name, a table,
+    None for an optional component, or `attrs.NOTHING` for a required one.
     """
     # The default is a factory, so that importing one component does not import its parts.
     return attrs.field(
@@ -170,7 +170,7 @@ def component_param(kind: str, default: Any, *, help: str) -> Any:
 
 
 def components_param(kind: str, default: Any = (), *, help: str) -> Any:
-    """Declare a parameter whose value is a list of parts, each as in `part`; `attrs.NOTHING` for a required one."""
+    """Declare a parameter whose value is a list of components, each as in `component_param`."""
     return attrs.field(
         default=default,
         converter=lambda values: tuple(_specification(kind, value) for value in values),

@@ -1,1 +1,4 @@
-"""What this machine has, and files: atomic, locked, parsed. Imports no torch."""
+"""The machine's resources, and files: atomic, locked, parsed.
+
+Imports no torch.
+"""

@@ -1,6 +1,6 @@
-"""Files and folders that are complete or absent: built under a temporary name, synced, renamed.
+"""Write files and folders atomically: under a temporary name, synced, then renamed.
 
-A process that is killed leaves `.NAME.PROCESS@HOST.part`, which the next one of that host that writes NAME deletes.
+A killed process leaves `.NAME.PROCESS@HOST.part`, which the next process on that host that writes NAME deletes.
 """
 
 import errno
@@ -25,14 +25,14 @@ _OF_RUST = re.compile(r"\(os error (\d+)\)")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; on success it replaces `path`, durably.
+    """Yield a temporary path to write to, which on success durably replaces `path`.
 
-    Otherwise `path` stays as it was; what the file system refuses, and a device or a pipe, is a `UserError`.
+    On failure `path` is unchanged. An error of the file system, or a device or pipe at `path`, raises a `UserError`.
     """
     target = Path(os.path.realpath(path))  # a symbolic link stays a link
     beside = _part(target)
     try:
-        with _said(path, f"{_ELSEWHERE}, then continue: what was there before is untouched"):
+        with _said(path, f"{_ELSEWHERE}, then continue; the previous content is unchanged"):
             if target.is_symlink():
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             if target.exists() and not target.is_file() and not target.is_dir():
@@ -52,18 +52,20 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def making_folder(path: Path, *, replace: bool = False, shown: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder beside `path`; on success it becomes the folder `path` as a whole, durably.
+    """Yield an empty temporary folder, which on success durably becomes the folder `path`.
 
-    With `replace`, what was in `path` is deleted, and the caller sees to it that nobody else writes there. Otherwise it
-    stays, and a `UserError` says so; as it does where another process is making `path`. Sentences name `shown`, if it
-    is given.
+    With `replace`, the previous content of `path` is deleted; the caller must ensure that no other process writes
+    there. Otherwise a `path` that is not empty, or that another process is making, raises a `UserError`. Messages name
+    `shown`, if given.
     """
     shown = shown or path
     target = Path(os.path.realpath(path))
     beside, lock = _part(target), target.with_name(f".{target.name}.lock")
 
     def refuse(owner: str) -> None:
-        raise UserError(f"{clip(shown)} is being written by another process ({owner}); wait for it, or name another")
+        raise UserError(
+            f"{clip(shown)} is being written by another process ({owner}); wait for it, or choose another name"
+        )
 
     try:
         with _said(shown, _ELSEWHERE), ExitStack() as stack:
@@ -80,7 +82,7 @@ def making_folder(path: Path, *, replace: bool = False, shown: Path | None = Non
             if replace and target.exists():
                 _exchange(beside, target)
             elif target.is_dir() and any(target.iterdir()):
-                raise UserError(f"{clip(shown)} is not empty any more, and is left as it is; name a new folder")
+                raise UserError(f"{clip(shown)} is no longer empty and was left unchanged; name a new folder")
             else:  # which fails, should it be filled now
                 beside.rename(target)
             sync_folder(target.parent)
@@ -89,7 +91,7 @@ def making_folder(path: Path, *, replace: bool = False, shown: Path | None = Non
 
 
 def _exchange(beside: Path, target: Path) -> None:
-    """Put one folder in the place of another, which is deleted; a kill in between is mended by `clean`."""
+    """Replace a folder by another one, and delete the old one; `clean` repairs an interruption by a kill."""
     before = _part(target, "before.")
     target.rename(before)
     try:
@@ -105,7 +107,7 @@ _ELSEWHERE = "free some space or choose another folder"
 
 @contextmanager
 def _said(path: Path, remedy: str) -> Iterator[None]:
-    """Make one sentence of what the file system refuses, also where a library says it in words of its own."""
+    """Raise a `UserError` for errors of the file system, including those that a library rephrases."""
     try:
         yield
     except UserError:
@@ -123,7 +125,7 @@ def _part(target: Path, infix: str = "") -> Path:
 
 
 def _mode(beside: Path) -> int:
-    """Return the mode of a file that Python makes, in a place where there is room for one."""
+    """Return the mode that Python gives new files, probed in a folder where one can be created."""
     beside.touch()
     mode = beside.stat().st_mode
     beside.unlink()
@@ -131,7 +133,7 @@ def _mode(beside: Path) -> int:
 
 
 def _settle(path: Path, mode: int) -> None:
-    """Make what was written durable; some libraries let nobody else read it, which is undone."""
+    """Make written files durable, with the usual permissions, which some libraries restrict."""
     if path.is_dir():
         sync_folder(path)
     else:
@@ -141,15 +143,15 @@ def _settle(path: Path, mode: int) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Raise a `UserError` when the name of a folder is no UTF-8: libraries that write models could not write there."""
+    """Raise a `UserError` if the name of a folder is not UTF-8, because libraries that save models need UTF-8."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"{clip(path)}: the name of a folder is UTF-8; choose another one") from None
+        raise UserError(f"{clip(path)}: the name is not UTF-8; choose another one") from None
 
 
 def discard(path: Path) -> None:
-    """Delete a file, or a folder: it loses its name before its files are deleted, so half of it is never found."""
+    """Delete a file or a folder, after renaming it, so that a half-deleted folder is never found."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
@@ -159,9 +161,9 @@ def discard(path: Path) -> None:
 
 
 def clean(folder: Path, name: str | None = None) -> None:
-    """Remove what processes that were killed have left unfinished in a folder: of `name`, or of all.
+    """Remove unfinished files of killed processes from a folder, those of `name` or all.
 
-    What one has taken out of its place, and put nothing there, is put back.
+    A file that was moved away, but not yet replaced, is restored.
     """
     named = r".+?" if name is None else re.escape(name)
     part_of = re.compile(rf"\.({named})(\.old|\.before)?\.(\d+)@{HOST}\.part", re.DOTALL)
@@ -176,7 +178,7 @@ def clean(folder: Path, name: str | None = None) -> None:
 
 
 def _running(process: int) -> bool:
-    """Return whether another process of that number runs; ours writes nothing when it cleans."""
+    """Return whether another process has this id; this process never has unfinished files when it cleans."""
     try:
         with suppress(PermissionError):
             os.kill(process, 0)
@@ -195,7 +197,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_all(files: dict[Path, bytes]) -> None:
-    """Write files, each atomically, and none before there is room for all; they take their places in this order."""
+    """Write files atomically, in this order, and only once there is space for all."""
     with ExitStack() as stack:
         for path, data in reversed(files.items()):
             stack.enter_context(replacing(path)).write_bytes(data)

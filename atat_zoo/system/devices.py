@@ -1,10 +1,9 @@
-"""Devices, by torch's names: which there are, what they are called, and what each of them can do.
+"""Devices, by torch's names: which exist, their names, and their capabilities.
 
-`torch.accelerator` and the device's own module (`torch.cuda`, `torch.mps`, `torch.xpu`, …) are asked.
-
-A network is on its device. What is computed around it, from random numbers and masks to the choices of a sampler, is in
-float64, so that every device computes the same; where a device has none, as Apple's, that is on the CPU, and numbers
-are `moved` to the network and back.
+`torch.accelerator` and the device's own module (`torch.cuda`, `torch.mps`, `torch.xpu`, …) answer these questions. A
+network runs on its device. Everything around it, from random numbers and masks to the choices of a sampler, is in
+float64, so that all devices compute the same; on a device without float64, such as Apple's, this part runs on the CPU,
+and `move_to` copies tensors between the two.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _Moved = TypeVar("_Moved")
 
 
 def torch_device(name: str) -> str:
-    """Return torch's name of a device, or raise `UserError` when there is none.
+    """Return torch's name of a device; raise a `UserError` if it does not exist.
 
-    `gpu` is torch's accelerator, whatever its kind, and `auto` likewise if it has float64, else the CPU; that of
-    `spread` is where such a model begins.
+    `gpu` is torch's accelerator, whatever its type. `auto` is the accelerator if it has float64, otherwise the CPU,
+    and so is the first device of `spread`.
     """
     wanted = name
     if name in ("auto", "gpu", SPREAD):
@@ -45,28 +44,28 @@ def torch_device(name: str) -> str:
         return "cpu"  # there is one CPU, whatever its number
     count = int(of_type.device_count()) if of_type.is_available() else 0
     if not count:
-        kind = "GPU" if device.type == "cuda" else f"device of the kind {device.type}"
+        kind = "GPU" if device.type == "cuda" else f"device of type {device.type}"
         raise UserError(f"device {name!r}: torch sees no {kind}; use cpu")
     if (device.index or 0) >= count:
-        raise UserError(f"device {name!r}: torch sees {count} of them, counted from 0; use another, or gpu")
+        raise UserError(f"device {name!r}: torch sees {count} of them, numbered from 0; use another, or gpu")
     return str(device)
 
 
 def device_name(device: str | torch.device) -> str:
-    """Return what a time belongs to: the name that the driver gives a device, or torch's name of its kind."""
+    """Return the name that the driver gives a device, or torch's name of its type, to label timings."""
     name = getattr(_module(device), "get_device_name", None)
     return torch.device(device).type if name is None else str(name(device))
 
 
 def alike(device: str) -> list[str]:
-    """Return a device and then the others of its kind."""
+    """Return a device, followed by the others of its type."""
     own = torch.device(device)
     others = [f"{own.type}:{i}" for i in range(_module(device).device_count()) if i != (own.index or 0)]
     return [device, *others]
 
 
 def free_memory(device: str) -> int:
-    """Return the bytes that are free on a device, without what torch keeps there; 0 where nobody counts them."""
+    """Return the free memory of a device in bytes, without torch's cache; 0 if unknown."""
     of_type = _module(device)
     if (asked := getattr(of_type, "mem_get_info", None)) is None:
         return 0
@@ -75,25 +74,25 @@ def free_memory(device: str) -> int:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has done what is queued."""
+    """Wait until a device has finished all queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forget the peak of another training in this process, where the device counts one."""
+    """Reset the peak memory of a device, if it is tracked, to ignore earlier trainings of this process."""
     if (reset := getattr(_module(device), "reset_peak_memory_stats", None)) is not None:
         reset(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the most bytes that torch has allocated on a device, or None where it does not count them."""
+    """Return the peak memory that torch has allocated on a device in bytes; None if it is not tracked."""
     peak = getattr(_module(device), "max_memory_allocated", None)
     return None if peak is None else int(peak(device))
 
 
 def has_bf16(device: str | torch.device) -> bool:
-    """Return whether a device says that it computes in bf16: hardware that emulates it is slower for it."""
+    """Return whether a device supports bf16 in hardware; emulation would be slower than float32."""
     of_type = _module(device)
     if torch.device(device).type == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())
@@ -111,14 +110,14 @@ def has_float64(device: str | torch.device) -> bool:
 
 
 def exact_device(device: str | torch.device) -> torch.device:
-    """Return where float64 is for what is on a device: there, or on the CPU."""
+    """Return the device for float64 computations on a device's tensors: the device itself, or the CPU."""
     return torch.device(device if has_float64(device) else "cpu")
 
 
 def move_to(value: _Moved, device: str | torch.device) -> _Moved:
-    """Return a tensor on a device, or a tuple of tensors; float64 as float32 where the device has none.
+    """Return a tensor, or a tuple of tensors, on a device; float64 becomes float32 if the device lacks it.
 
-    Anything else, and what is there already, is returned as it is.
+    Other values, and tensors already on the device, are returned unchanged.
     """
     if isinstance(value, tuple):
         return cast("_Moved", tuple(move_to(each, device) for each in value))

@@ -1,4 +1,7 @@
-"""The environment of a run: versions, git state and hardware. Imports none of these packages."""
+"""The environment of a run: versions, git state and hardware.
+
+Imports none of the packages.
+"""
 
 import os
 import platform
@@ -12,7 +15,7 @@ PACKAGES = ("atat-zoo", "torch", "mosaicml", "numpy", "webdataset", "torchmetric
 
 
 def describe(plugins: list[Any]) -> dict[str, Any]:
-    """Return versions, git state and hardware; `plugins` are those of `Zoo.plugins`."""
+    """Return versions, git state and hardware; `plugins` comes from `Zoo.plugins`."""
     return {
         # An argument may contain bytes that are not UTF-8, which JSON cannot store.
         "command": [word.encode(errors="backslashreplace").decode() for word in sys.argv],
@@ -25,7 +28,7 @@ def describe(plugins: list[Any]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the hardware, and the threads that were asked for."""
+    """Return the hardware, and the requested number of threads."""
     return {
         "system": platform.platform(),
         "processor": processor(),
@@ -41,7 +44,7 @@ def _version(name: str) -> str | None:
 
 
 def processor() -> str:
-    """Return the name of the processor, as Linux has it where this is Linux."""
+    """Return the name of the processor, on Linux from /proc/cpuinfo."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that the person at the keyboard can mend, and the words of messages."""
+"""The exception for mistakes that the user can correct, and helpers for messages."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,16 @@ import attrs
 
 
 class UserError(Exception):
-    """A mistake of the user: its text is one readable sentence per problem.
+    """A mistake of the user; its text is one readable sentence per problem.
 
-    The text names the file, the key and the remedy. The command line prints it
-    without a traceback and exits with code 2; Python code may catch it.
+    The text names the file, the key and the remedy. The command line prints it without a traceback and exits with code
+    2; Python code can catch it.
     """
 
 
 @attrs.frozen
 class Problem:
-    """A mistake in a table: the path of its key, empty if it is in none, and a sentence with the remedy."""
+    """A mistake in a table: the path of its key, empty if it has none, and a sentence with the remedy."""
 
     key: str
     text: str
@@ -25,19 +25,19 @@ class Problem:
 
 
 class Note(UserWarning):
-    """What the user should know of a result that is returned all the same; its text is one readable sentence."""
+    """A warning about a result that is returned nevertheless; its text is one readable sentence."""
 
 
 class UnsavedNote(Note):
-    """A result that could not be saved."""
+    """A warning that a result could not be saved."""
 
 
 class OmissionNote(Note):
-    """A figure that is left out of a result."""
+    """A warning that a value is missing from a result."""
 
 
 def clip(text: object, most: int = 300) -> str:
-    """Return a text for a message: at most `most` characters of it, quoted when it would not print as one line."""
+    """Return a text for a message, shortened to `most` characters, and quoted if it would not print as one line."""
     text = str(text) if str(text).isprintable() else repr(str(text))
     return text if len(text) <= most else f"{text[: most * 2 // 3]}…"
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, received by whoever can stop at a good moment."""
+"""Catch Ctrl-C and SIGTERM, so that a program can stop at a safe point."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Interruption:
-    """Receives Ctrl-C and SIGTERM in a `with` block; `signal` is the first, or None.
+    """Catches Ctrl-C and SIGTERM in a `with` block; `signal` is the first one, or None.
 
-    `receive` is called with the number of each signal, and whether there was one before.
+    `receive` is called with the number of each signal, and whether an earlier one was caught.
     """
 
     def __init__(self, receive: Callable[[int, bool], object]) -> None:

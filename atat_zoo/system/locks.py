@@ -1,4 +1,4 @@
-"""Locks between processes, which end with the process that holds them."""
+"""Locks between processes, released when the process that holds them ends."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _LOOK = 0.02  # seconds: longer than `held` takes
 
 
 def _let_go() -> None:
-    """Close the parent's locks in a forked process: a loader's workers live on for seconds when their trainer dies."""
+    """Close the parent's locks in a forked process, because loader workers survive a killed trainer for seconds."""
     while _held:
         os.close(_held.pop())
 
@@ -24,11 +24,10 @@ os.register_at_fork(after_in_child=_let_go)
 
 @contextmanager
 def locked(path: Path, busy: Callable[[str], object], *, keep: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Lock a file, made when absent, for this process, and write into it which process this is.
+    """Lock a file for this process, creating it if needed, and write the process's name into it.
 
-    Where another has the lock, `busy` is called with what is written in the file; unless it raises, we wait. At the end
-    the file is deleted unless `keep` returns true. A folder is refused, and a link, by which another file would be
-    written.
+    If another process has the lock, `busy` is called with the content of the file; unless it raises, we wait. At the
+    end the file is deleted unless `keep` returns true. A folder or link at this path raises a `UserError`.
     """
     descriptor = _opened(path)
     try:
@@ -78,7 +77,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def held(path: Path) -> bool:
-    """Return whether a process has the lock; a file that is absent or cannot be read is held by none."""
+    """Return whether a process has the lock; False if the file does not exist or cannot be read."""
     # The look itself shares the lock for a moment, which `locked` waits out.
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe
@@ -92,7 +91,7 @@ def held(path: Path) -> bool:
 
 
 def _taken(descriptor: int) -> bool:
-    """Try to take a lock, for a moment, as another process may only be looking; return whether we have it."""
+    """Try to take a lock, briefly because another process may only be testing it; return whether it was taken."""
     for _ in range(5):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

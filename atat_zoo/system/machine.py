@@ -1,4 +1,4 @@
-"""What this machine has: memory and packages, so that what it cannot do is refused by a sentence, beforehand."""
+"""This machine's memory and packages, to refuse beforehand what it cannot do."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ _NEEDS_NONE: ContextVar[bool] = ContextVar("_NEEDS_NONE", default=False)
 
 
 def memory() -> int:
-    """Return the memory that this process may use, in bytes: the machine's, or a container's or `ulimit -v`'s share."""
+    """Return the memory limit of this process in bytes: of the machine, the container or `ulimit -v`."""
     page = os.sysconf("SC_PAGE_SIZE")
     sizes = [page * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUPS:
@@ -36,7 +36,7 @@ def memory() -> int:
 
 
 def free_memory() -> int:
-    """Return the memory that this process may use and that nothing else uses, in bytes."""
+    """Return the memory in bytes that this process may use and that is free."""
     sizes = [memory()]
     with suppress(OSError, StopIteration, ValueError):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -50,7 +50,7 @@ def cores() -> int:
 
 
 def lacking(parts: Iterable[Any]) -> list[str]:
-    """Return a sentence for each part whose optional package, named by `package`, is not installed."""
+    """Return a sentence for each component whose optional `package` is not installed."""
     needs = [(part.name, *named) for part in parts if (named := part.package)]
     return [
         f"{name} needs the package {module}; install it with `pip install '{install}'`"
@@ -61,7 +61,7 @@ def lacking(parts: Iterable[Any]) -> list[str]:
 
 @contextmanager
 def needing_no_memory() -> Iterator[None]:
-    """Let `require` pass: what is built takes no memory yet."""
+    """Let `require` pass in a `with` block, because what is built there takes no memory yet."""
     token = _NEEDS_NONE.set(True)
     try:
         yield
@@ -70,15 +70,15 @@ def needing_no_memory() -> Iterator[None]:
 
 
 def require(size: float, asked: str, purpose: str, remedy: str) -> None:
-    """Raise a `UserError` if this process cannot have the `size` bytes that `asked` needs for a purpose."""
+    """Raise a `UserError` if this process cannot get the `size` bytes that `asked` needs for a purpose."""
     there = free_memory()
     if size > there and not _NEEDS_NONE.get():
-        needed = f"{asked} needs about {size / 1e9:,.1f} GB for {purpose} alone"
+        needed = f"{asked} needs about {size / 1e9:,.1f} GB just for {purpose}"
         raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB free; {remedy}")
 
 
 def ran_out(error: BaseException) -> bool:
-    """Return whether an error says that there is not enough memory."""
+    """Return whether an error means that memory ran out."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in _REFUSED)
     )
@@ -86,7 +86,7 @@ def ran_out(error: BaseException) -> bool:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep progress bars and advice of the library `transformers` out of a command's output."""
+    """Hide the progress bars and advice of the library `transformers`."""
     import transformers
 
     own: Any = transformers.utils.logging

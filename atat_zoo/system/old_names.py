@@ -1,6 +1,6 @@
-"""What keys, components, kinds and flags were called before, and what users of other tools type: one table of answers.
+"""Old names of keys, components, kinds and flags, and habits from other tools, with their replacements.
 
-Nothing reads an old name. Where a name is refused because it is unknown, the error says what it is called now.
+Old names are not accepted. If a name is refused as unknown, the error suggests the current one.
 """
 
 KINDS = {

@@ -1,4 +1,7 @@
-"""Regular files; TOML and JSON as plain values, or a `ValueError` whose text is the reason; and whole characters."""
+"""Read regular files, parse TOML and JSON into plain values, and refuse half characters.
+
+A parse error is a `ValueError` whose text is the reason.
+"""
 
 import errno
 import json
@@ -23,7 +26,7 @@ _LARGEST = 1 << 30  # bytes of a file that is read at once: the metrics of a mil
 
 
 def opened(path: Path) -> BufferedReader:
-    """Open a file to read; an `OSError` unless it is regular: pipes may stay empty, and some devices never end."""
+    """Open a regular file for reading; raise an `OSError` for pipes, which may block, and endless devices."""
     # Without waiting, and asked when it is open: until then, the name may come to mean another file.
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -33,9 +36,9 @@ def opened(path: Path) -> BufferedReader:
 
 
 def read(path: Path) -> bytes:
-    """Return what a regular file holds, or raise an `OSError`, also when it is larger than any that is read at once.
+    """Return the content of a regular file; raise an `OSError` if it is larger than the limit.
 
-    Whatever lies in a run folder is read by this function, or from `opened`.
+    All files of a run folder are read by this function, or from `opened`.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -45,13 +48,13 @@ def read(path: Path) -> bytes:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Return the table of a TOML document; a `ValueError` when it is none, nested too deeply or has a huge number."""
+    """Return the table of a TOML document; raise a `ValueError` if it is invalid, too deep or has a huge number."""
     table: dict[str, Any] = _checked(tomllib.loads, text.removeprefix("\ufeff"))  # the mark of Windows's editors
     return table
 
 
 def from_json(data: bytes) -> Any:
-    """Return the value of a JSON document in UTF-8; raises as `from_toml` does, also for half a surrogate pair."""
+    """Return the value of a UTF-8 JSON document; raise a `ValueError` as `from_toml` does, also for half characters."""
     value = _checked(json.loads, data.decode("utf-8"))
     if _SURROGATE.search(data):
         try:
@@ -62,10 +65,10 @@ def from_json(data: bytes) -> Any:
 
 
 def refuse_halves(text: str, where: str) -> None:
-    """Raise a `UserError` for a text, called `where`, with half a surrogate pair, as JSON that was cut can have."""
+    """Raise a `UserError` for a text, called `where`, with half a surrogate pair, as truncated JSON can have."""
     if half := _HALF.search(text):
         said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is not valid text"
-        raise UserError(f"{said}; remove it, or replace it by U+FFFD")
+        raise UserError(f"{said}; remove it, or replace it with U+FFFD")
 
 
 def _checked(read: Callable[[str], Any], text: str) -> Any:
@@ -78,7 +81,7 @@ def _checked(read: Callable[[str], Any], text: str) -> Any:
 
 
 def value_of(text: str) -> Any:
-    """Return the one TOML value that a text consists of; a `ValueError` when it is none, or `TrailingInput`."""
+    """Return the single TOML value of a text; raise a `ValueError` if invalid, `TrailingInput` if more follows."""
     document = from_toml(f"x = {text}")
     try:
         # Here a comment takes the bracket with it, and a second key is no element.
@@ -91,11 +94,11 @@ def value_of(text: str) -> Any:
 
 
 class TrailingInput(Exception):
-    """A value is followed by a comment or by another key."""
+    """Raised when a value is followed by a comment or by another key."""
 
 
 def check(value: Any) -> None:
-    """Raise a `ValueError` when a value is nested too deeply or has an integer that is too long."""
+    """Raise a `ValueError` if a value is nested too deeply or has an integer that is too long."""
     level = [value]
     for _ in range(_DEEPEST + 1):
         if any(isinstance(item, int) and item.bit_length() > _LONGEST for item in level):

@@ -1,4 +1,7 @@
-"""Training: Composer's Trainer over an assembled model and the stream. The only package that imports composer."""
+"""Training: Composer's Trainer with an assembled model and the data stream.
+
+This is the only package that imports composer.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
-"""Algorithms: changes to the training loop itself. `train.algorithms` is a list of them.
+"""Algorithms: changes to the training loop. `train.algorithms` is a list of them.
 
-Of Composer's algorithms only clipping by value adds something to `[train]`; docs/how-to/composer.md lists the others.
+Of Composer's algorithms only clipping by value is not covered by `[train]`; docs/how-to/composer.md lists the others.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Protocol):
-    """The contract of an algorithm's specification; `package` is as in `Optimizer`."""
+    """The interface of algorithm components; `package` is as in `Optimizer`."""
 
     def build(self) -> ComposerAlgorithm:
-        """Return Composer's algorithm. It runs after `train.max_grad_norm`, and must be a function of the step's
-        state.
+        """Return Composer's algorithm.
+
+        It runs after `train.max_grad_norm`, and may depend only on the state of the step.
         """
 
 
 @component
 class GradientClippingAlgorithm(Algorithm):
-    """Clips by value, as Composer does; adaptively by the norm of each weight (Brock et al., 2021); or by part.
+    """Gradient clipping by value, as in Composer; adaptive, by weight norm (Brock et al., 2021); or by module.
 
     `part` clips the gradient norms of the importance estimator and the denoiser separately, so that the estimator does
-    not change the steps of the denoiser. `train.max_grad_norm` is applied before; set it to 0 to use only this.
+    not affect the steps of the denoiser. `train.max_grad_norm` is applied before; set it to 0 to use only this.
     """
 
     name = "gradient_clipping"

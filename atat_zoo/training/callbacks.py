@@ -1,7 +1,7 @@
-"""Callbacks: additional measurements, and early stopping. `train.callbacks` is a list of them.
+"""Callbacks: additional metrics, and early stopping.
 
-These are Composer's, under their usual names, and their numbers go to the loggers and to metrics.jsonl.
-docs/how-to/composer.md says why others are absent.
+`train.callbacks` is a list of callbacks. They are Composer's, under their usual names, and log to the loggers and to
+metrics.jsonl. docs/how-to/composer.md says why others are missing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """The contract of a callback's specification; `package` is as in `Optimizer`."""
+    """The interface of callback components; `package` is as in `Optimizer`."""
 
     def build(self) -> ComposerCallback:
         """Return Composer's callback.
 
-        At the end of a step it runs after the update of the parts and of the moving average, and before metrics.jsonl
-        is written. If it has a state, `state_dict` and `load_state_dict` carry it through a checkpoint. If it has a
-        method `evaluated(perplexity, state)`, that gets the held-out perplexity, or NaN, of each evaluation on the way.
+        At the end of a step it runs after the updates of the components and of the EMA, and before metrics.jsonl is
+        written. A callback with a state has `state_dict` and `load_state_dict` for checkpoints. A method
+        `evaluated(perplexity, state)`, if present, gets the held-out perplexity, or NaN, of each evaluation during
+        training.
         """
 
 
@@ -48,7 +49,7 @@ class SpeedMonitorCallback(Callback):
 
 @component
 class MemoryMonitorCallback(Callback):
-    """Composer's MemoryMonitor: memory of torch's allocator on a GPU, as `memory/…`; nothing on a CPU."""
+    """Composer's MemoryMonitor: memory of torch's allocator on a GPU, as `memory/…`; logs nothing on a CPU."""
 
     name = "memory_monitor"
     summary = "logs GPU memory"
@@ -62,7 +63,7 @@ class MemoryMonitorCallback(Callback):
 
 @component
 class LRMonitorCallback(Callback):
-    """Composer's LRMonitor: the learning rate of each group of parameters, as `lr-OPTIMIZER/group0` and so on."""
+    """Composer's LRMonitor: the learning rate of each parameter group, as `lr-OPTIMIZER/group0`, …."""
 
     name = "lr_monitor"
     summary = "logs the learning rate of each parameter group"
@@ -84,9 +85,9 @@ class OptimizerMonitorCallback(Callback):
     tensors: bool = param(False, help="also log the gradient norm of each tensor, as `l2_norm/grad/TENSOR`")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Refuse weights that are sharded: Composer 0.32 would log the norms of one rank's part."""
+        """Yield a problem for sharded weights, for which Composer 0.32 would log the norms of one rank's shard."""
         if experiment.train.sharding != "none":
-            text = "optimizer_monitor measures the gradients that one rank has, a part of all with train.sharding"
+            text = "optimizer_monitor measures only one rank's shard of the gradients with train.sharding"
             yield Problem("train.callbacks", f"{text}; take gradient_norms")
 
     @override
@@ -98,7 +99,7 @@ class OptimizerMonitorCallback(Callback):
 
 @component
 class GradientNormsCallback(Callback):
-    """The norms of the denoiser's and of the importance estimator's gradients, after clipping, as `gradient_norm/…`."""
+    """The gradient norms of denoiser and importance estimator, after clipping, as `gradient_norm/…`."""
 
     name = "gradient_norms"
     summary = "logs the gradient norms of denoiser and importance estimator"
@@ -135,9 +136,9 @@ class EarlyStopperCallback(Callback):
     patience: int = param(3, help="patience: evaluations without a new best bound", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Refuse a training without evaluations."""
+        """Yield a problem if the training has no evaluations."""
         if not experiment.train.evaluate_every:
-            yield Problem("train.callbacks", "early_stopper goes by evaluations; set train.evaluate_every")
+            yield Problem("train.callbacks", "early_stopper needs held-out evaluations; set train.evaluate_every")
 
     @override
     def build(self) -> ComposerCallback:

@@ -1,7 +1,7 @@
-"""What a training saves and reads again: its state; the model beside each checkpoint, the best and the final one.
+"""Checkpoints: the training state, and the model of each checkpoint, the best and the final one.
 
-A checkpoint is a pickle, and a pickle may name any function to be called. Here it may only build tensors, numbers,
-texts and containers of them, which is all that Composer's state and ours need: nothing that it holds runs. Composer's
+A checkpoint is a pickle, which can call any function when loaded. Here loading may only build tensors, numbers, texts
+and containers of them, which suffices for Composer's state and ours, so no code of the file runs. Composer's
 `CheckpointSaver` writes in place, without a hash and without a model.
 """
 
@@ -41,7 +41,7 @@ EVALUATION = "evaluation.json"  # beside the best model: by which it is that
 
 
 class CurrentModel:
-    """The model as it is now: with the moving average of its weights, if there is one, whole, and not compiled."""
+    """The current model: with the EMA of its weights if there is one, unsharded, and not compiled."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class CurrentModel:
 
     @contextmanager
     def at(self, step: int) -> Iterator[Model]:
-        """Yield it in a `with` block, after which the training has its own weights again; all ranks must enter it."""
+        """Yield the model in a `with` block, after which the training weights are restored; all ranks must enter it."""
         # What is compiled has the shapes of a training step alone.
         eager: Any = torch.compiler.set_stance("force_eager") if self.experiment.train.compile else nullcontext()
         averaged = self.average.swapped() if self.average else nullcontext()
@@ -73,7 +73,7 @@ class CurrentModel:
             )
 
     def write(self, step: int, folder: Path | None) -> None:
-        """Write it; ranks without a folder take part in collecting the weights."""
+        """Write the model; ranks without a folder only take part in collecting the weights."""
         if folder is None and self.whole is None:
             return
         with self.at(step) as model:
@@ -91,7 +91,7 @@ class CurrentModel:
         return Model.load(folder, device)
 
     def keep_best(self, evaluation: Evaluation, folder: RunFolder) -> None:
-        """Write it as the best model, unless another one had a lower bound; all ranks must call it."""
+        """Write the model as the best one if its bound is the lowest so far; all ranks must call it."""
         first = dist.get_global_rank() == 0
         found = [first and is_better(evaluation, folder)]
         if dist.get_world_size() > 1:
@@ -105,9 +105,9 @@ class CurrentModel:
 
 
 def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
-    """Return whether an evaluation has a lower bound than that of the run's best model.
+    """Return whether an evaluation has a lower bound than the run's best model.
 
-    What was measured otherwise, as before `evaluation.sequences` was changed, counts as none.
+    A best model that was evaluated with other settings, such as another `evaluation.sequences`, is ignored.
     """
     now, before = evaluation.to_table(), dict[str, Any]()
     with suppress(OSError, ValueError, TypeError):
@@ -123,7 +123,7 @@ def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
 def stop(folder: RunFolder, reason: str) -> None:
     """Stop a training that has diverged, with advice."""
     last = folder.last_checkpoint()
-    saved = f"the last good checkpoint is step {last.step} in {last.path}" if last else "there is no checkpoint yet"
+    saved = f"the last good checkpoint is step {last.step} in {last.path}" if last else "no checkpoint was saved yet"
     raise UserError(
         f"{reason}; {saved}. "
         "Begin a new run with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
@@ -131,14 +131,14 @@ def stop(folder: RunFolder, reason: str) -> None:
 
 
 def asked_to_stop(message: Callable[[str], object], number: int, again: bool) -> None:
-    """Say that the training stops; a second Ctrl-C stops it at once."""
+    """Print that the training stops after this step; a second Ctrl-C stops it at once."""
     if again and number == signal.SIGINT:
         raise KeyboardInterrupt
-    message("stopping after this step, and saving it")
+    message("saving a checkpoint after this step, then stopping")
 
 
 class Checkpoints(Callback):
-    """Saves every `save_every` steps, at the end, and before an interruption."""
+    """A callback that saves every `save_every` steps, at the end, and before an interruption."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Checkpoints(Callback):
         self.saved, self.interrupted, self.base = -1, False, base
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Save if it is time; then stop if the training was interrupted."""
+        """Save a checkpoint if due; then stop if the training was interrupted."""
         step = int(state.timestamp.batch)
         stopping = bool(largest_over_ranks(int(self.interruption.signal is not None), device_of_state(state)))
         assert state.max_duration is not None  # the step at which a callback has stopped the training, or `steps`
@@ -163,7 +163,7 @@ class Checkpoints(Callback):
             state.stop_training()
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint and its model beside the old ones; an incomplete one is ignored."""
+        """Write a checkpoint and its model to the folder of checkpoints; an incomplete one is ignored later."""
         if step == self.saved:
             return
         first, self.saved = self.saved < 0, step
@@ -188,16 +188,16 @@ class Checkpoints(Callback):
             if "inline_container" not in str(error) and "PytorchStreamWriter" not in str(error):
                 raise
             raise UserError(
-                f"the checkpoint of step {step} cannot be written completely to {self.folder.checkpoints}: is the "
-                f"disk full? Free some space and continue with --resume {self.folder.path}: earlier checkpoints are "
-                "untouched"
+                f"the checkpoint of step {step} cannot be written completely to {self.folder.checkpoints}: is the disk "
+                f"full? Free some space and continue with --resume {self.folder.path}; earlier checkpoints are "
+                "unchanged"
             ) from error
 
 
 def without_generators(checkpoint: dict[str, Any], base: Iterable[str] = ()) -> None:
-    """Remove the states of the generators before a checkpoint is written: they are not restored, and not all data.
+    """Remove the states of random generators from a checkpoint: they are not restored, and not all are plain data.
 
-    So are the weights that another run has, which `base` names.
+    Also remove the weights that another run has, named by `base`.
     """
     del checkpoint["rng"]
     for name in base:
@@ -205,14 +205,13 @@ def without_generators(checkpoint: dict[str, Any], base: Iterable[str] = ()) -> 
 
 
 def check_saved(path: Path) -> None:
-    """Refuse a checkpoint that could not be loaded again, when it is written and not when it is needed."""
+    """Raise a `UserError` when a checkpoint is written that could not be loaded again."""
     with only_data():
         foreign = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if foreign:
         raise UserError(
-            f"a run with a checkpoint that holds {', '.join(sorted(foreign))} could not be resumed; a callback, "
-            "algorithm, optimizer or schedule of a plugin has such a state: let its `state_dict` return tensors, "
-            "numbers and texts"
+            f"a checkpoint with {', '.join(sorted(foreign))} could not be resumed; let the `state_dict` of the "
+            "plugin's callback, algorithm, optimizer or schedule return only tensors, numbers and texts"
         )
 
 
@@ -223,7 +222,7 @@ _ONLY_DATA, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS
 
 @contextmanager
 def only_data() -> Iterator[None]:
-    """Let `torch.load` build nothing but data, also where its caller, as Composer does, asks for more."""
+    """Let `torch.load` build only plain data, even if its caller, such as Composer, asks for more."""
     before = {name: os.environ.pop(name, None) for name in (_ONLY_DATA, _ANYTHING)}
     os.environ[_ONLY_DATA] = "1"
     try:
@@ -235,9 +234,9 @@ def only_data() -> Iterator[None]:
 
 
 def inert(checkpoint: dict[str, Any], base: Mapping[str, Tensor] | None = None) -> None:
-    """Remove from a loaded checkpoint what Composer would evaluate as Python; its `load_ignore_keys`.
+    """Remove from a loaded checkpoint what Composer would evaluate as Python; used as its `load_ignore_keys`.
 
-    `base` has the weights that it lacks, as those of the run with which a training by LoRA began.
+    `base` has weights that the checkpoint lacks, such as the base weights of LoRA.
     """
     state = checkpoint["state"]
     state["model"] = {**(base or {}), **state["model"]}
@@ -247,7 +246,7 @@ def inert(checkpoint: dict[str, Any], base: Mapping[str, Tensor] | None = None) 
 
 
 class Loading(Callback):
-    """Makes one sentence of whatever goes wrong while Composer loads a checkpoint."""
+    """Converts any error while Composer loads a checkpoint to a `UserError`."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path  # None: a training from its beginning
@@ -258,12 +257,12 @@ class Loading(Callback):
         self.busy = True
 
     def after_load(self, state: State, logger: Logger) -> None:
-        """The loading has succeeded."""
+        """Mark the checkpoint as loaded."""
         self.busy = False
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Load only data, or say what else the checkpoint holds, or lacks for this training."""
+        """Yield in a `with` block that loads only data; errors say what the checkpoint contains or lacks."""
         try:
             with only_data():
                 yield
@@ -273,11 +272,11 @@ class Loading(Callback):
             if isinstance(error, UnpicklingError):
                 foreign = re.search(r"GLOBAL (\S+)", str(error))
                 what = f" ({foreign[1]})" if foreign else ""
-                why = f"it holds more than tensors, numbers and texts{what}, and nothing else is read, so that "
-                why += "nothing of it runs"
+                why = f"it contains more than tensors, numbers and texts{what}, so it was not loaded, and "
+                why += "none of its code ran"
             else:
                 why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise UserError(
-                f"the checkpoint {self.path} cannot be continued from: {why}; delete it to continue from an earlier "
+                f"cannot resume from the checkpoint {self.path}: {why}; delete it to continue from an earlier "
                 "one, or train again with --overwrite"
             ) from error

@@ -1,4 +1,4 @@
-"""A training step: the assembled model, wrapped for Composer, its figures, and the state of its parts."""
+"""The model of a training step: the objective wrapped for Composer, its metrics, and the updates of its components."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -30,10 +30,13 @@ RATE_BINS = 20
 
 
 class StepMeters:
-    """Means and a rank correlation, reset at every step; `compute` joins the ranks, so all must call it."""
+    """Means and a rank correlation of a step, reset at every step; all ranks must call `compute`, which joins them."""
 
     def __init__(self, detailed: bool = False) -> None:
-        """Begin without a device: the first micro-batch sets it. `details` and `histograms` need `detailed`."""
+        """Create meters without a device, which the first micro-batch sets.
+
+        `details` and `histograms` need `detailed`.
+        """
         # By name a sum and of how many items it is, float32 [2]. torchmetrics' mean looks for NaN in each value, and
         # the host waits for that; told not to look, it forgets the weights.
         self.means: dict[str, Tensor] = {}
@@ -49,7 +52,7 @@ class StepMeters:
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
-        """Add the figures that an objective returns for a micro-batch."""
+        """Add the metrics that an objective returns for a micro-batch."""
         masked = figures["masked"]
         for name, over in MEANS.items():
             if name in figures:
@@ -76,16 +79,16 @@ class StepMeters:
         return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return this rank's importance and loss of masked tokens, and the rates drawn, float32 [N] on the CPU."""
+        """Return this rank's importance and loss of masked tokens, and its mask rates, float32 [N] on the CPU."""
         mine = {name: torch.cat([*meter.value]).cpu() for name, meter in self.values.items() if meter.value}
         where = mine.pop("masked", torch.zeros(())).bool()
         mine.pop("maskable", None)
         return {name: values if name == "mask_rates" else values[where] for name, values in mine.items()}
 
     def compute(self) -> dict[str, Any]:
-        """Return the figures by name; the correlation is None where it is undefined.
+        """Return the metrics by name; None stands for an undefined correlation.
 
-        `mask_rates` says how many of the rates drawn for the step are in each of 20 equal bins of [0, 1].
+        `mask_rates` counts the step's mask rates in each of 20 equal bins of [0, 1].
         """
         figures: dict[str, Any] = {}
         if self.means:
@@ -115,7 +118,7 @@ class ZooModel(ComposerModel):
         self.meters = StepMeters(detailed)
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the figures of a micro-batch, including `loss`."""
+        """Return the metrics of a micro-batch, including `loss`."""
         rows = Batch(
             tokens=batch["tokens"],
             maskable=batch["maskable"],
@@ -132,55 +135,55 @@ class ZooModel(ComposerModel):
         return {**figures, "loss": move_to(figures["loss"], device)}
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, and add the figures of the micro-batch to the metrics of the step."""
+        """Return the loss, and add the metrics of the micro-batch to those of the step."""
         self.meters.update(outputs)
         return outputs["loss"]
 
     def eval_forward(self, batch: Any, outputs: Any = None) -> Any:
-        """Refuse: the bound is evaluated by `atat_zoo.evaluation`, not by Composer's loop."""
+        """Raise an error, because `atat_zoo.evaluation` computes the bound, not Composer's loop."""
         raise RuntimeError("evaluate with atat_zoo.evaluation, which computes the bound")
 
 
 class Progress(Callback):
-    """Sets the progress of the model, and updates the state of its parts at each step."""
+    """A callback that sets the model's progress, and updates the state of its components at each step."""
 
     def __init__(self, model: ZooModel) -> None:
         self.model, self.updating = model, -1
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Begin the step, if need be again with smaller micro-batches; not within the update of the weights."""
+        """Begin the step, or repeat it with smaller micro-batches unless the weights' update has begun."""
         self.model.step = int(state.timestamp.batch)
         if self.updating == self.model.step:
             raise UserError(
-                f"the GPU's memory does not suffice for the optimizer's update at step {self.updating + 1}, which "
-                "needs as much with smaller micro-batches; take a smaller backbone, or an optimizer that keeps less"
+                f"out of GPU memory in the optimizer's update at step {self.updating + 1}, where smaller micro-batches "
+                "do not help; use a smaller backbone, or an optimizer with less state"
             )
         self.model.meters.reset()
         self.model.objective.begin_step()
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        """The gradients are complete: what follows is the update."""
+        """Mark the gradients as complete, before the optimizer's update."""
         self.updating = self.model.step
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Give the step's statistics, summed over ranks, to the parts that have a state."""
+        """Pass the step's statistics, summed over ranks, to the components that have a state."""
         self.model.objective.end_step(sum_over_ranks, int(state.timestamp.batch) / self.model.steps)
 
 
 class SkippedRows(Callback):
-    """Counts the rows that the stream leaves out of damaged shards, since the training began, as `skipped`."""
+    """A callback that counts the rows skipped in damaged shards since the start of training, as `skipped`."""
 
     def __init__(self, message: Callable[[str], None]) -> None:
         self.message, self.count = message, 0
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Count the rows of the global batch in which nothing is maskable, and say once that there are some."""
+        """Count the rows of the global batch without maskable tokens, and warn once if there are any."""
         rows = (~state.batch["maskable"].any(1)).sum()
         sum_over_ranks(rows)
         if rows and not self.count:
             self.message(
-                "some training shards are damaged: their rows are left out, and counted as `skipped` in metrics.jsonl; "
-                "`atat data info FOLDER --full` names the first"
+                "some training shards are damaged: their rows are skipped, and counted as `skipped` in metrics.jsonl; "
+                "`atat data info FOLDER --full` names the first shard"
             )
         self.count += int(rows)
         logger.log_metrics({"skipped": self.count})
@@ -195,9 +198,9 @@ class SkippedRows(Callback):
 
 
 def prepare(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the mean number of maskable tokens per row of the global batch, one copy per row so that it can be split.
+    """Add the mean number of maskable tokens per row of the global batch, copied for each row so that it can be split.
 
-    It normalises the loss over the global batch, for any number of ranks and micro-batches.
+    It normalises the loss over the global batch for any number of ranks and micro-batches.
     """
     mean = batch["maskable"].sum(1).float().mean()
     if dist.get_world_size() > 1:

@@ -1,11 +1,10 @@
-"""FLOPs, memory, hours and price of a training, by formula, on GPUs or on this CPU (docs/results/scale.md).
+"""Estimates of the FLOPs, memory, hours and dollars of a training, on GPUs or this CPU (docs/results/scale.md).
 
-A step counts three times its forward pass, the backward pass being twice as much (Chowdhery et al., PaLM,
-arXiv:2204.02311, appendix B), and with LoRA twice, as the weights have no gradients. As there, attention counts, in
-full under a causal mask; embeddings, norms and anything else that is no matrix product do not; nor does what is
-computed a second time to save memory. Unlike there, the head counts at the positions that need logits alone: those that
-are masked. An importance estimator counts in what a training takes, and not in the utilisation of a run, where its time
-lowers the figure.
+A step takes three times the FLOPs of its forward pass (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B), and
+twice with LoRA, whose base weights need no gradients. As in PaLM, only matrix products count, including attention, in
+full even with a causal mask; recomputed activations do not count. Unlike in PaLM, the head counts only at the masked
+positions, which need logits. An importance estimator counts in the cost of a training, but not in the utilisation of a
+run, which its time therefore lowers.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GPU(NamedTuple):
-    """What a GPU can do."""
+    """Peak FLOP/s, memory and other properties of a GPU."""
 
     peak: float  # dense bf16 TFLOP/s: half of what a datasheet says “with sparsity”
     memory: float  # GB
@@ -61,7 +60,7 @@ PEAKS = {name: gpu.peak for name, gpu in GPUS.items()}
 
 
 def gpu_named(name: str) -> str:
-    """Return the name in `GPUS` that a short one means: A100, h100 or NVIDIA H100 PCIe; a `UserError` for others."""
+    """Return the name in `GPUS` for a short name such as A100, h100 or NVIDIA H100 PCIe; a `UserError` if unknown."""
     words = _words(name.removeprefix("NVIDIA "))
     exact = [each for each in GPUS if _words(each) == words]
     for each in exact or [each for each in GPUS if words and words <= _words(each)]:
@@ -78,9 +77,9 @@ def _words(name: str) -> set[str]:
 
 
 def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -> float | None:
-    """Return the model FLOPs of a step over the global batch; None for a backbone that has no formula.
+    """Return the model FLOPs of a step over the global batch; None for a backbone without a formula.
 
-    `mask_rate` is the share of the tokens that need logits.
+    `mask_rate` is the fraction of tokens that need logits.
     """
     backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
     length = experiment.data.length
@@ -93,7 +92,7 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
 
 
 def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
-    """Return the most FLOP/s of a device, a torch name; None where that is not known: on a CPU, or not in bf16."""
+    """Return the peak FLOP/s of a torch device; None if unknown, on a CPU, or without bf16."""
     if experiment.train.peak_tflops is not None:
         return 1e12 * experiment.train.peak_tflops
     peak = PEAKS.get(device_name(device).removeprefix("NVIDIA ").strip()) if bf16 else None
@@ -103,9 +102,9 @@ def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
 def utilisation(
     experiment: Experiment, vocabulary_size: int, peak: float | None, devices: int, line: dict[str, Any]
 ) -> dict[str, float]:
-    """Return `flops_per_second`, and `utilisation` in [0, 1], of a line of metrics; nothing where unknown.
+    """Return `flops_per_second`, and `utilisation` in [0, 1], for a line of metrics; empty if unknown.
 
-    `peak` is the FLOP/s of one of the devices, or None.
+    `peak` is the peak FLOP/s of one device, or None.
     """
     rate, train = line.get("mask_rate"), experiment.train
     flops = None if rate is None else step_flops(experiment, vocabulary_size, rate)
@@ -119,23 +118,24 @@ def utilisation(
 
 
 def state(weights: int) -> dict[str, int]:
-    """Return the bytes that a training holds for so many weights, in float32: AdamW has two moments of each."""
+    """Return the bytes of weights, gradients and optimizer state in float32; AdamW has two moments per weight."""
     return {"weights": 4 * weights, "gradients": 4 * weights, "AdamW": 8 * weights, "moving average": 4 * weights}
 
 
 def buckets(weights: int, gpus: int) -> int:
-    """Return the bytes of the buckets in which DDP sums gradients over GPUs: as Composer has it, a copy of them all."""
+    """Return the bytes of DDP's gradient buckets; with Composer's settings, a copy of all gradients."""
     return 4 * weights if gpus > 1 else 0
 
 
 def activations(backbone: DiTBackbone, rows: int, length: int, *, compiled: bool) -> int:
-    """Return the bytes that the layers keep from the forward pass for the backward pass, [rows, length] tokens at once.
+    """Return the bytes of activations that the layers keep for the backward pass, for [rows, length] tokens at once.
 
-    Under CUDA's autocast to bf16, of each layer and token, in widths D: in float32 what two norms read, compiled
-    normalised; in bf16 2 norms, 3 queries, keys and values, 2 queries and keys that are normalised and rotated, 1
-    attention, and twice the width of the feed-forward network. Eager, the norm of queries and keys besides has them in
-    float32, as it reads and as it returns them, and dropout a byte for each entry of both branches; compiled they are
-    computed and drawn again. Besides, statistics of norms and attention; and once, what the last norm has.
+    With autocast to bf16 on CUDA, each layer keeps per token, in units of the width D: in float32 the inputs of two
+    norms (normalised if compiled); in bf16 2 for norms, 3 for queries, keys and values, 2 for normalised and rotated
+    queries and keys, 1 for attention, and twice the width of the feed-forward network. Without compilation, it also
+    keeps inputs and outputs of the norm of queries and keys in float32, and a byte per entry of both branches for
+    dropout; compiled, these are recomputed. Statistics of norms and attention are added, and once the activations of
+    the last norm.
     """
     layers, width, heads = backbone.shape
     hidden = max(1, int(width * backbone.mlp_ratio))
@@ -146,15 +146,15 @@ def activations(backbone: DiTBackbone, rows: int, length: int, *, compiled: bool
 
 
 def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
-    """Return the bytes of the weights that autocast has cast to bf16 for a step: those of all matrix products."""
+    """Return the bytes of the bf16 copies of the weights that autocast keeps for a step: all matrix products."""
     return 2 * (backbone.matrices + vocabulary_size * backbone.shape[1])
 
 
 def gathered(backbone: DiTBackbone, vocabulary_size: int) -> int:
-    """Return the bytes that a GPU has of weights which are sharded, besides its share of them.
+    """Return the bytes of gathered weights on a GPU, in addition to its shard.
 
-    In float32, with their gradients, a layer, and what belongs to no layer, the head; in bf16 what autocast has cast of
-    each layer, which autograd keeps for the backward pass.
+    These are one layer and all weights outside layers, such as the head, in float32 with gradients; and the bf16
+    copies of each layer that autograd keeps for the backward pass.
     """
     layers, width, _ = backbone.shape
     return casts(backbone, vocabulary_size) + 8 * (vocabulary_size * width + backbone.matrices // layers)
@@ -171,10 +171,10 @@ def memory(
     sharded: bool = False,
     compiled: bool,
 ) -> int:
-    """Return the bytes on each GPU, which reads [rows, tokens] at once and needs logits at so many positions.
+    """Return the memory of each GPU in bytes, for [rows, tokens] at once and logits at `positions` positions.
 
-    Sharded, it has its share of weights, gradients, AdamW and moving average, and gathers a layer at a time (FSDP), in
-    place of all of them (DDP).
+    With FSDP each GPU has a shard of weights, gradients, AdamW's state and EMA, and gathers one layer at a time; with
+    DDP it has all of them.
     """
     weights = backbone.weights(vocabulary_size)
     kept = sum(state(weights).values())
@@ -187,10 +187,10 @@ def memory(
 
 
 def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compiled: bool) -> int:
-    """Return the bytes of a chunk of logits on a GPU, of the head's gradient, and of what it reads, with its gradient.
+    """Return the bytes of a chunk of logits on a GPU, of the head's gradient, and of its input with gradient.
 
-    A chunk has three tensors of float32: log-probabilities, and the gradients of these and of the logits. Compiled it
-    has two of bf16: the logits and their gradient.
+    A chunk has three float32 tensors: log-probabilities, their gradient, and that of the logits. Compiled, it has two
+    bf16 tensors: the logits and their gradient.
     """
     width = backbone.shape[1]
     cut = chunks.cuts(positions, chunks.ON_ACCELERATOR // vocabulary_size)[0]
@@ -200,7 +200,7 @@ def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compile
 
 @attrs.frozen(kw_only=True)
 class Cost:
-    """What a training takes, by formula."""
+    """The estimated cost of a training."""
 
     gpus: int
     gpu: str  # of which kind
@@ -228,18 +228,18 @@ def cost(
     price: float = 3.0,
     vocabulary: int | None = None,
 ) -> Cost:
-    """Return what an experiment takes.
+    """Return the estimated cost of an experiment.
 
     Args:
-        experiment: with the backbone dit. Half of the tokens are taken to be masked, unless its objective learns all.
-        gpus: which the batch is divided among.
-        gpu: their kind, a name in `GPUS` or a short one.
-        utilisation: share of the peak that is used.
-        price: dollars of a GPU an hour.
-        vocabulary: V, for a tokenizer whose files are not here and which is not published.
+        experiment: must have the backbone dit. Half of the tokens count as masked, unless the objective predicts all.
+        gpus: number of GPUs that share the batch.
+        gpu: a name in `GPUS` or a short one.
+        utilisation: fraction of the peak FLOP/s that is reached.
+        price: in dollars per GPU hour.
+        vocabulary: V, for a tokenizer whose size cannot be determined.
 
     Raises:
-        UserError: if the backbone or the GPU has no formula, the GPUs do not divide the batch, or V is not known.
+        UserError: if the backbone or GPU is not supported, the GPUs do not divide the batch, or V is unknown.
     """
     gpu, spec, length = gpu_named(gpu), experiment.train, experiment.data.length
     backbone, estimator, size = _backbone(experiment), _learned(experiment), _vocabulary_size(experiment, vocabulary)
@@ -286,7 +286,7 @@ def cost(
 
 
 def training_flops(experiment: Experiment, vocabulary_size: int) -> float:
-    """Return the FLOPs of all steps, with those of an importance estimator that learns."""
+    """Return the FLOPs of all steps, including those of a trained importance estimator."""
     spec, estimator = experiment.train, _learned(experiment)
     step = step_flops(experiment, vocabulary_size, _share(experiment)) or 0.0
     if estimator:
@@ -296,7 +296,7 @@ def training_flops(experiment: Experiment, vocabulary_size: int) -> float:
 
 @attrs.frozen
 class CPUCost:
-    """What the optimizer steps of a training take on the CPU of this machine: an estimate."""
+    """The estimated cost of the optimizer steps of a training on this machine's CPU."""
 
     seconds: float
     flops_per_second: float  # measured
@@ -304,9 +304,9 @@ class CPUCost:
 
 
 def cpu_cost(experiment: Experiment, vocabulary: int | None = None) -> CPUCost:
-    """Return what a training takes on this CPU: its FLOPs at the rate of a small network, which is measured (seconds).
+    """Return the estimated cost of a training on this CPU, from the FLOP/s of a small network (takes seconds).
 
-    The network has the width, the head and the length of the experiment's, and two of its layers.
+    The network has the experiment's width, head and length, but only two layers.
     """
     backbone, length, size = _backbone(experiment), experiment.data.length, _vocabulary_size(experiment, vocabulary)
     layers = min(2, backbone.shape[0])
@@ -336,8 +336,8 @@ def _backbone(experiment: Experiment) -> DiTBackbone:
     if isinstance(backbone, DiTBackbone):
         return backbone
     raise UserError(
-        f"--dry-run: has formulas for the backbone 'dit', and this experiment has {getattr(backbone, 'name', None)!r}; "
-        "measure some steps on the device instead: atat train … --profile 20"
+        "--dry-run: only the backbone 'dit' is supported, and this experiment has "
+        f"{getattr(backbone, 'name', None)!r}; profile some steps on the device instead: atat train … --profile 20"
     )
 
 
@@ -349,12 +349,12 @@ def _learned(experiment: Experiment) -> Estimator | None:
 
 
 def _share(experiment: Experiment) -> float:
-    """Return the share of the tokens that need logits."""
+    """Return the fraction of tokens that need logits."""
     return 1.0 if experiment.parts["objective"].exact else 0.5
 
 
 def _vocabulary_size(experiment: Experiment, said: int | None) -> int:
-    """Return V: a tokenizer that is trained says how large it will be; any other is what it is, without text."""
+    """Return V: from the parameters of a tokenizer that needs training, otherwise from the tokenizer itself."""
     tokenizer = experiment.parts["tokenizer"]
     if said or (said := getattr(tokenizer, "vocabulary_size", None)):
         return int(said)
@@ -363,4 +363,4 @@ def _vocabulary_size(experiment: Experiment, said: int | None) -> int:
     except UserError as error:
         if (known := published_size(getattr(tokenizer, "path", ""))) is not None:
             return known
-        raise UserError(f"{error}; or pass --vocab-size with its number of tokens") from None
+        raise UserError(f"{error}; or pass --vocab-size") from None

@@ -1,6 +1,6 @@
-"""The exponential moving average of the weights, with which a model is evaluated and saved.
+"""The EMA of the weights, with which a model is evaluated and saved.
 
-torch's `AveragedModel` copies the module with its buffers, and Composer's `EMA` has a half-life in place of this decay.
+torch's `AveragedModel` also copies the buffers, and Composer's `EMA` has a half-life instead of this decay.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from atat_zoo.training.sharding import sharded_like, whole
 
 
 class MovingAverage(Callback):
-    """An exponential moving average of the weights; `swapped` exchanges the two.
+    """The EMA of the weights; `swapped` exchanges weights and EMA.
 
-    The decay is min(d, (1 + k)/(10 + k)) at step k, so that a short training is not an average of its first weights.
+    The decay is min(d, (1 + k)/(10 + k)) at step k, so that the initial weights do not dominate a short training.
     """
 
     def __init__(self, module: nn.Module, decay: float, device: str = "cpu") -> None:
@@ -27,14 +27,14 @@ class MovingAverage(Callback):
 
     @torch.no_grad()
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Move the average towards the weights."""
+        """Update the EMA with the current weights."""
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         self.steps += 1
         torch._foreach_lerp_(self.average, [p.detach() for p in self.live], 1 - decay)
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Use the average in a `with` block, to evaluate and save; afterwards restore the weights."""
+        """Use the EMA in a `with` block, to evaluate and save; afterwards restore the weights."""
         self._swap()
         try:
             yield
@@ -49,11 +49,11 @@ class MovingAverage(Callback):
             average.copy_(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average for the checkpoint."""
+        """Return the EMA for the checkpoint."""
         return {"steps": self.steps, "average": [whole(a).cpu() for a in self.average]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint's average."""
+        """Restore the EMA of a checkpoint."""
         self.steps = state["steps"]
         for mine, theirs in zip(self.average, state["average"], strict=True):
             mine.copy_(sharded_like(theirs, mine))

@@ -1,4 +1,4 @@
-"""The held-out evaluation of a training: when it is, on all ranks, and who is told; rank 0 records it."""
+"""Held-out evaluations during training: when they run, on all ranks, and who gets the results, which rank 0 records."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from atat_zoo.training.checkpoints import CurrentModel
 
 
 class Evaluator:
-    """Measures the bound on held-out text, on all ranks together, and records the numbers."""
+    """Evaluates the bound on held-out text, on all ranks together, and records the results."""
 
     def __init__(self, current: CurrentModel, data: Path, folder: RunFolder, device: str) -> None:
         self.current, self.data, self.folder, self.judges = current, data, folder, Judges(device)
@@ -33,10 +33,10 @@ class Evaluator:
         self.tables: dict[int, NGramPriorNats | None] = {}
 
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
-        """Evaluate the current model and record the numbers.
+        """Evaluate the current model and record the results.
 
-        Before the end, only `train.evaluate_sequences`, under the masks that they have at the end. The numbers are made
-        of what all ranks measure on rank 0 alone, which decodes, ranks and has the n-gram model; the others get them.
+        During training, only `train.evaluate_sequences` sequences are used, with the masks of the final evaluation.
+        Rank 0 combines the values of all ranks, using the n-gram model, and sends the results to the others.
         """
         experiment, context = self.current.experiment, self.current.context
         spec, rank, ranks = experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
@@ -87,7 +87,7 @@ class Evaluator:
         return evaluation
 
     def table(self, rows: Tensor) -> NGramPriorNats | None:
-        """Return the NLL of the n-gram model on some of the text, under masks that stay the same."""
+        """Return the NLL of the n-gram model on some held-out text, with masks that never change."""
         if len(rows) not in self.tables:
             experiment = self.current.experiment
             self.tables[len(rows)] = measure_ngram_prior(
@@ -104,18 +104,18 @@ class Evaluator:
 
 
 class Evaluations(Callback):
-    """Evaluates before the first step and every so many until `last`; tells the loggers and callbacks that watch."""
+    """A callback that evaluates before the first step and regularly until `last`, and informs loggers and callbacks."""
 
     def __init__(self, every: int, last: int, evaluate: Callable[[int], Evaluation]) -> None:
         self.every, self.last, self.evaluate = every, last, evaluate
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Evaluate what is there before anything is learned; a run that is continued has this already."""
+        """Evaluate the initial model; a resumed run has this evaluation already."""
         if not int(state.timestamp.batch):
             log_evaluation(logger, self.evaluate(0))
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Evaluate if it is time, until the step `last`."""
+        """Evaluate if due, until the step `last`."""
         step = int(state.timestamp.batch)
         if step % self.every == 0 and step <= self.last:
             evaluation = self.evaluate(step)
@@ -127,15 +127,15 @@ class Evaluations(Callback):
 
 
 def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
-    """Log the exponential of each bound, of which that of `nelbo` is the perplexity, and the value of each metric."""
+    """Log the exponential of each bound (for `nelbo`, the perplexity), and the value of each metric."""
     found: dict[str, BoundValue | MetricValue] = {**evaluation.bounds, **evaluation.metrics}
     logger.log_metrics({f"{evaluation.split}/{name}": each.value for name, each in found.items()}, evaluation.step)
 
 
 class PatienceStopper(Callback):
-    """Stops after `patience` evaluations without a new best perplexity; a resumed run continues the count.
+    """A callback that stops after `patience` evaluations without a new best perplexity, also across a resume.
 
-    Composer's `EarlyStopper` reads the metrics of its own evaluation loop, which has no bound.
+    Composer's `EarlyStopper` reads the metrics of Composer's evaluation loop, which has no bound.
     """
 
     def __init__(self, patience: int) -> None:
@@ -149,14 +149,14 @@ class PatienceStopper(Callback):
         self.fit_start(state)
 
     def fit_start(self, state: State, logger: Logger | None = None) -> None:
-        """Stop, or do not continue a run that was already stopped."""
+        """Stop a resumed run that had already stopped early."""
         if self.waited >= self.patience:
             state.stop_training()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best perplexity and the count of evaluations since, for the checkpoint."""
+        """Return the best perplexity and the number of evaluations since, for the checkpoint."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self.best, self.waited = state["best"], state["waited"]

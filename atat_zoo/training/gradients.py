@@ -1,4 +1,4 @@
-"""What becomes of gradients: Muon's updates; norms of, and clipping by, the denoiser's and the estimator's apart."""
+"""Muon, and gradient norms and clipping that separate denoiser and importance estimator."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +19,9 @@ _ITERATIONS = 5
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, but Muon (Jordan et al., 2024, with their scaling) steps the groups with `muon = True`.
+    """AdamW, with Muon (Jordan et al., 2024, with their scaling) for the groups with `muon = True`.
 
-    One optimizer, because Composer checkpoints only one.
+    It is one optimizer, because Composer saves only one in a checkpoint.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **adam: Any) -> None:
@@ -65,13 +65,13 @@ class Muon(torch.optim.AdamW):
 
 
 def linear_weights(module: nn.Module) -> list[nn.Parameter]:
-    """Return the trained weights of the linear layers, except those that map to or from one number."""
+    """Return the trained weights of the linear layers, except layers with one input or one output."""
     linear = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Linear)}
     return [p for p in module.parameters() if p.requires_grad and id(p) in linear and min(p.shape) > 1]
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """Return the matrix [m, n] with its singular values brought near 1, by Newton–Schulz in bfloat16."""
+    """Return the matrix [m, n] with singular values near 1, by Newton–Schulz iterations in bfloat16."""
     tall = matrix.shape[0] > matrix.shape[1]
     x = (matrix.T if tall else matrix).bfloat16()
     x = x / (x.norm() + 1e-7)
@@ -90,7 +90,7 @@ def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 
 class ClippingByPart(Algorithm):
-    """Clips the importance estimator's gradients by their own norm, and all others by theirs."""
+    """An algorithm that clips the gradients of importance estimator and denoiser by their separate norms."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -106,9 +106,9 @@ class ClippingByPart(Algorithm):
 
 
 class AdaptiveClipping(Algorithm):
-    """Clips the gradient of each output of a layer by a share of the norm of its weights (Brock et al., 2021).
+    """An algorithm that clips the gradient of each output unit relative to its weight norm (Brock et al., 2021).
 
-    Composer's has no floor under the norm of weights, so what begins at zero would stay there.
+    Composer's version has no minimum for the weight norm, so weights that start at zero would stay zero.
     """
 
     def __init__(self, threshold: float, floor: float = 1e-3) -> None:
@@ -128,14 +128,14 @@ class AdaptiveClipping(Algorithm):
 
 
 def _norms(tensor: Tensor) -> Tensor:
-    """Return the norm of a vector, or of each row of what this rank has of a matrix: rows are not cut."""
+    """Return the norm of a vector, or of each row of this rank's shard of a matrix; rows are never split."""
     if tensor.ndim < 2:
         return whole(tensor).norm()
     return local(tensor).flatten(1).norm(dim=1).view(-1, *[1] * (tensor.ndim - 1))
 
 
 class NormMonitor(OptimizerMonitor):
-    """Composer's, which has a norm for each tensor, with that of all of them alone unless `tensors`."""
+    """Composer's OptimizerMonitor, which logs only the global gradient norm unless `tensors`."""
 
     def __init__(self, every: int, *, tensors: bool) -> None:
         super().__init__(log_optimizer_metrics=False, batch_log_interval=every)
@@ -151,7 +151,7 @@ class NormMonitor(OptimizerMonitor):
 
 
 class GradientNorms(Callback):
-    """Logs the norms of both after a step, every so many steps."""
+    """A callback that logs the gradient norms of denoiser and importance estimator every few steps."""
 
     def __init__(self, every: int) -> None:
         self.every = every

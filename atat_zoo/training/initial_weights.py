@@ -1,4 +1,4 @@
-"""Start a training with the weights of another run: `init_from`."""
+"""Initialise a training with the weights of another run: `init_from`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from atat_zoo.system.errors import UserError
 
 @attrs.frozen(kw_only=True)
 class InitialWeights:
-    """The final weights of another run and the hash of their file; a training takes the parts that both models have."""
+    """The final weights of another run, and the hash of their file; a training takes those of shared modules."""
 
     source: Source
     sha256: str
@@ -33,7 +33,7 @@ class InitialWeights:
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> InitialWeights | None:
-        """Read the run that `init_from` names, before anything is built; None without `init_from`."""
+        """Load the run that `init_from` names, before anything is built; None without `init_from`."""
         if experiment.init_from is None:
             return None
         source = Source.read(experiment.init_from, "init_from")
@@ -50,17 +50,17 @@ class InitialWeights:
     def again(
         cls, experiment: Experiment, folder: RunFolder, last: Checkpoint | None, message: Callable[[str], object]
     ) -> InitialWeights:
-        """Return those of a run that was interrupted before its first checkpoint, or that is trained by LoRA."""
+        """Return the initial weights of an interrupted run without a checkpoint, or of a run with LoRA."""
         initial = cls.from_experiment(experiment)
         assert initial is not None
         recorded = folder.initial_weights()
         with suppress(UserError, KeyError, TypeError):
             recorded = described(folder.checkpoint_model(last.step))["base"]["sha256"] if last else recorded
         if recorded is None:
-            message(f"{folder.environment} does not say with which weights the run began: it begins with today's")
+            message(f"{folder.environment} does not identify the initial weights; using the current ones")
         elif recorded != initial.sha256:
             raise UserError(
-                f"init_from: {experiment.init_from} has other weights than {folder.path} began with, which "
+                f"init_from: {experiment.init_from} no longer has the initial weights of {folder.path}, which "
                 f"{'is trained by LoRA' if last else 'has no checkpoint yet'}; train it again with --overwrite"
             )
         return initial
@@ -70,17 +70,17 @@ class InitialWeights:
         return {"run": self.source.path, "step": self.source.step, "sha256": self.sha256}
 
     def base(self) -> dict[str, Any]:
-        """Return what a model that is trained by LoRA says of it."""
+        """Return the description of the base weights for a model trained with LoRA."""
         return {**self.record(), "path": str(self.source.folder.path.resolve())}
 
     def kept_by(self, objective: nn.Module) -> dict[str, Tensor]:
-        """Return the weights that a training by LoRA leaves as they are, by their names in it."""
+        """Return the weights that LoRA leaves unchanged, by their names in the training."""
         return {name: self.weights[plain] for name, plain in of_base(objective).items()}
 
     def load_into(self, objective: nn.Module) -> str:
-        """Copy the weights of the backbone and of every part that both models have, and return a message.
+        """Copy the weights of the backbone and of every component that both models have, and return a message.
 
-        A part is copied completely or not at all. Statistics of the corpus (a running loss, token frequencies) are
+        A component is copied completely or not at all. Corpus statistics (a running loss, token frequencies) are
         buffers, not weights, and are not copied.
         """
         path, theirs = self.source.folder.model / WEIGHTS, self.weights
@@ -102,18 +102,19 @@ class InitialWeights:
         if any(
             not torch.equal(counts.cpu(), theirs[name].cpu()) for name, counts in ngram_prior_counts(objective).items()
         ):
-            fresh.append("the counts of backbone.ngram_prior, which are of the new text")
+            fresh.append("the counts of backbone.ngram_prior (from the new text)")
         return (
-            f"beginning with {self.source.path} (objective {self.source.objective}, step {self.source.step}): "
-            f"{' and '.join(taken)} from there" + (f"; fresh: {', '.join(fresh)}" if fresh else "")
+            f"initialising {' and '.join(taken)} from {self.source.path} "
+            f"(objective {self.source.objective}, step {self.source.step})"
+            + (f"; newly initialised: {', '.join(fresh)}" if fresh else "")
         )
 
 
 def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of each part: the saved state of the backbone, and the trained weights of the others.
+    """Return the tensors of each component: the saved state of the backbone, and the trained weights of the others.
 
-    Without the counts of the backbone's prior: each training leaves out of its own text's what it predicts; and without
-    LoRA's matrices, which begin at zero.
+    The backbone's n-gram counts are excluded, because each training counts its own text, as are LoRA's matrices, which
+    start at zero.
     """
     counts = ngram_prior_counts(objective)
     state = {
@@ -128,7 +129,7 @@ def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 
 def _misfit(part: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
-    """Return the reason why a part's weights cannot be copied, or an empty text."""
+    """Return the reason why a component's weights cannot be copied, or an empty text."""
     if not any(name.partition(".")[0] == part for name in theirs):
         return "the run has none"
     for name, tensor in ours.items():

@@ -1,13 +1,13 @@
-"""Loggers: destinations for the curves of a training besides metrics.jsonl. `train.loggers` is a list of them.
+"""Loggers: destinations for training metrics in addition to metrics.jsonl.
 
-These are Composer's, under their usual names and with its behaviour on several ranks. They get
+`train.loggers` is a list of loggers. They are Composer's, under their usual names and with their usual behaviour on
+several ranks. They receive
 
 - `train/…`: the numbers of metrics.jsonl (loss, mask rate and its target, learning rate, the curriculum's strength, …),
-  its stage as `train/stage/NAME` = 1, and the mean and the spread of the importance, at every `train.log_every` steps;
-- `importance` and `token_loss` of the masked tokens, and the `mask_rates` drawn, as histograms, where the destination
-  supports them;
-- `validation/…`: the bounds of each evaluation, in the unit of perplexity; `validation/nelbo` is the perplexity;
-- the measurements of the callbacks.
+  its stage as `train/stage/NAME` = 1, and mean and standard deviation of the importance, every `train.log_every` steps;
+- histograms of `importance` and `token_loss` of masked tokens, and of `mask_rates`, if the destination supports them;
+- `validation/…`: the exponential of each bound; `validation/nelbo` is the perplexity;
+- the metrics of the callbacks.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class Logger(Protocol):
-    """The contract of a logger's specification; `package` is as in `Optimizer`."""
+    """The interface of logger components; `package` is as in `Optimizer`."""
 
     def build(self, folder: Path) -> LoggerDestination:
-        """Return Composer's destination, which also gets histograms if it has `log_histogram(name, values, step)`.
+        """Return Composer's destination, which gets histograms if it has a method `log_histogram(name, values, step)`.
 
-        It may write to `folder`, in the run folder; resuming the run preserves it.
+        It may write to `folder`, in the run folder, which is kept on resume.
         """
 
 
 @component
 class FileLogger(Logger):
-    """Composer's FileLogger: a text file per rank in the run's folder `logs`, a new one when it is resumed."""
+    """Composer's FileLogger: a text file per rank in the run's folder `logs`, and a new one after each resume."""
 
     name = "file"
     summary = "text file in the run folder"

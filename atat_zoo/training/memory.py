@@ -1,4 +1,4 @@
-"""The machine of a training: what it must have, refused in a sentence beforehand; memory: its peak, end, and reuse."""
+"""Check a training's device and memory beforehand; measure peak memory; release memory."""
 
 import atexit
 import ctypes
@@ -34,11 +34,11 @@ collect_env.get_cpu_model = processor  # type: ignore[assignment]
 
 
 def device_of(wanted: str) -> str:
-    """Return torch's name of the device of this process, from `train.device`."""
+    """Return this process's torch device for `train.device`."""
     if wanted == "gpu" and not torch.accelerator.is_available():
         raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
     if wanted == SPREAD:
-        raise UserError(f'train.device = "{SPREAD}": a training needs the whole model on its device; use "auto"')
+        raise UserError(f'train.device = "{SPREAD}": a training needs the whole model on one device; use "auto"')
     try:
         device = torch.device(torch_device(wanted))
     except UserError as error:
@@ -47,16 +47,16 @@ def device_of(wanted: str) -> str:
         if wanted == "auto":
             return "cpu"
         known = ", ".join(f'"{name}"' for name in COMPOSER.values())
-        problem = f'train.device = "{wanted}": Composer, which trains, has no device of the kind {device.type!r}'
+        problem = f'train.device = "{wanted}": Composer does not support the device type {device.type!r}'
         raise UserError(f"{problem}; use one of {known}")
     if device.index is not None:
-        which = ", and say by the environment variable CUDA_VISIBLE_DEVICES which there are" * (device.type == "cuda")
-        raise UserError(f'train.device = "{wanted}": a process takes the GPU of its rank; use "gpu"{which}')
+        which = ", and choose GPUs with the environment variable CUDA_VISIBLE_DEVICES" * (device.type == "cuda")
+        raise UserError(f'train.device = "{wanted}": a process uses the GPU of its rank; use "gpu"{which}')
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device.type == "cuda" else device.type
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:
-    """Refuse ranks that do not divide lanes and batch, sizes, and what this machine does not have, tasks' files too."""
+    """Raise a `UserError` for ranks that do not divide lanes and batch, for sizes, and for what this machine lacks."""
     spec = experiment.train
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
         if value % ranks:
@@ -72,7 +72,7 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
 
 
 def compiles(wanted: bool | Literal["auto"], device: str | torch.device) -> bool:
-    """Return whether a training on a device is compiled, by `train.compile`."""
+    """Return whether a training on a device is compiled, given `train.compile`."""
     # On a CPU the C++ compiler takes minutes, and a step hardly becomes shorter; on others it was not tried.
     return torch.device(device).type == "cuda" if wanted == "auto" else wanted
 
@@ -85,32 +85,29 @@ def _require_compiler() -> None:
         get_cpp_compiler()
     except InvalidCxxCompiler:
         raise UserError(
-            "train.compile needs a C++ compiler, and there is none; install one, such as g++, name it in the "
-            "environment variable CXX, or set train.compile = false"
+            "train.compile needs a C++ compiler, and none was found; install one such as g++, set the environment "
+            "variable CXX, or set train.compile = false"
         ) from None
 
 
 def _require_activations(experiment: Experiment, ranks: int) -> None:
-    """Refuse micro-batches if what every layer keeps of them does not fit into this machine's memory."""
+    """Raise a `UserError` if the activations of a micro-batch do not fit into this machine's memory."""
     rows = experiment.train.rows_at_once(ranks)
     if rows == "auto":
-        raise UserError(
-            'train.microbatch_size = "auto" finds out what fits into the memory of a CUDA GPU, and this training has '
-            "none; choose a number"
-        )
+        raise UserError('train.microbatch_size = "auto" needs a CUDA GPU; choose a number of sequences')
     shape = getattr(experiment.parts["backbone"], "shape", None)
     if shape is None:
         return
     layers, width, _ = shape
     size = 4 * layers * width * rows * experiment.data.length  # its input in float32, at the least
-    require(size, f"computing {rows} sequences at once", "what the layers keep", "lower train.microbatch_size")
+    require(size, f"computing {rows} sequences at once", "activations", "lower train.microbatch_size")
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc reuse freed memory for large blocks; returns whether it does, False for other allocators.
+    """Make glibc reuse freed memory for large blocks; return False if the allocator is not glibc's.
 
-    A step allocates and frees the same large tensors again and again. By default glibc maps each anew, and the page
-    faults cost up to a third of a step (`python -m benchmarks importance_overhead`, also with `--default-memory`).
+    Each step allocates and frees the same large tensors. By default glibc maps each one again, and the page faults
+    cost up to a third of a step (`python -m benchmarks importance_overhead`, also with `--default-memory`).
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -122,18 +119,19 @@ def keep_freed_memory() -> bool:
 
 
 def forget_old_shapes() -> None:
-    """Make oneDNN keep the kernels of 64 shapes instead of 1,024; before its first, unless the environment says more.
+    """Limit oneDNN's cache to the kernels of 64 shapes instead of 1,024, unless the environment sets a limit.
 
-    Every step has another number of masked positions, and so shapes of its own: the memory of a training on a CPU would
-    grow for a thousand steps. To make them again takes no time that can be measured (`python -m benchmarks growth`).
+    Must run before oneDNN's first use. The number of masked positions, and so the shapes, change at every step, so the
+    memory of a training on a CPU would grow for a thousand steps. Recreating kernels takes no measurable time (`python
+    -m benchmarks growth`).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far, in bytes: of torch's allocator on a GPU, else of this process's resident set.
+    """Return the peak memory so far in bytes, of torch's allocator on a GPU, otherwise of this process's resident set.
 
-    It excludes workers of the loader and other processes, and on a GPU the CUDA context. Apple's GPU counts no peak.
+    It excludes loader workers and other processes, and on a GPU the CUDA context. Apple's GPUs report no peak.
     """
     if (allocated := devices.peak_memory(device)) is not None:
         return allocated
@@ -143,16 +141,16 @@ def peak_memory(device: torch.device) -> int:
 
 
 class ZooTrainer(Trainer):
-    """Composer's trainer, which repeats no batch after its optimizer step, and reads no loss before it.
+    """Composer's trainer, without repeating a batch after its optimizer step, and without reading a loss before it.
 
-    With micro-batches of its own choice, Composer 0.32 halves them and repeats a batch, both where memory did not
-    suffice for it, and after two batches in which the allocator had to make room: the second of them has made its step.
-    Here that second one counts, and the next are computed in halves.
+    With automatic micro-batches, Composer 0.32 halves them and repeats the batch when memory runs out, and also after
+    two batches in which the allocator had to free memory, although the second one has made its optimizer step. Here
+    the second batch is not repeated; only later batches use halved micro-batches.
     """
 
     @property
     def num_consecutive_thrashes(self) -> int:
-        """Batches in a row for which the allocator had to make room; never two, at which Composer repeats the last."""
+        """Consecutive batches that had to free memory; never two, at which Composer repeats the last batch."""
         return self._thrashes
 
     @num_consecutive_thrashes.setter
@@ -169,7 +167,7 @@ class ZooTrainer(Trainer):
 
 
 def let_go(trainer: Trainer) -> None:
-    """Let go of a closed trainer and its model, which Composer 0.32 and torch 2.7 would keep until the process ends."""
+    """Release a closed trainer and its model, which Composer 0.32 and torch 2.7 would keep until the process ends."""
     atexit.unregister(trainer.engine._close)  # a function of no instance
     # A cache of the names of weights, whose keys are models; other versions of torch may have none.
     clear = getattr(getattr(state_dict, "_get_fqns", None), "cache_clear", None)

@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl, and the curves that loggers get."""
+"""Write the lines of metrics.jsonl, and send metrics to the loggers."""
 
 import math
 import time
@@ -40,7 +40,7 @@ class CallbackValues(LoggerDestination):
 
 
 def without_composers_loss(destination: LoggerDestination) -> LoggerDestination:
-    """Return a logger's destination that drops the loss Composer logs at every step; `train/loss` is its mean."""
+    """Return a logger's destination without the loss that Composer logs at every step; `train/loss` is its mean."""
     log = destination.log_metrics
 
     def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
@@ -61,7 +61,7 @@ class TensorBoardDestination(TensorboardLogger):
 
 
 class WandbDestination(WandBLogger):
-    """Weights & Biases with histograms."""
+    """Composer's Weights & Biases logger with histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
         """Log `values` as `TensorBoardDestination` does."""
@@ -72,10 +72,10 @@ class WandbDestination(WandBLogger):
 
 
 class MetricsWriter(Callback):
-    """Writes to metrics.jsonl and to the loggers, and stops at a non-finite loss.
+    """A callback that writes to metrics.jsonl and to the loggers, and stops at a non-finite loss.
 
-    `loss` is the mean over the optimizer steps since the line before, and over all ranks. Composer has brought each
-    step's loss to the host already, so that the sum costs nothing. The other numbers are of the line's own step.
+    `loss` is the mean over all ranks and the optimizer steps since the previous line. Composer has already copied each
+    step's loss to the host, so the sum costs nothing. The other numbers belong to the step of the line.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class MetricsWriter(Callback):
         self.metrics: dict[str, float | None] = {}  # of an evaluation after it
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Start the counts where the training continues."""
+        """Start the counts at the step where the training continues."""
         self.tokens = int(state.timestamp.token)
         # The peak of a run includes the time before it was continued.
         lines = self.folder.read_metrics(damaged=True)  # another rank may read before they are cut
@@ -106,12 +106,12 @@ class MetricsWriter(Callback):
         reset_peak_memory(device_of_state(state))  # of another training in this process
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Start the clock; an evaluation between two steps does not count."""
+        """Start the timer, so that an evaluation between two steps does not count."""
         self.began = time.perf_counter()
         self.line, self.metrics = None, {}
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Check the loss; every `log_every` steps there is a line, and at every evaluation that has metrics for it."""
+        """Check the loss; write a line every `log_every` steps, and at each evaluation that has metrics."""
         step = int(state.timestamp.batch)
         self.busy += time.perf_counter() - self.began
         loss = float(state.total_loss_dict["loss/train/total"])
@@ -152,7 +152,7 @@ class MetricsWriter(Callback):
         self.report(line["step"], self.spec.steps, line)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses since the last line, so that the line after a resume is that of the whole interval."""
+        """Return the losses since the last line, so that the first line after a resume averages the whole interval."""
         return {"losses": self.losses}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ class MetricsWriter(Callback):
                     draw(f"train/{name}", values, step)
 
     def _peak(self, state: State) -> int:
-        """Return the peak memory of any rank so far, in bytes; all ranks must call it."""
+        """Return the peak memory over all ranks so far, in bytes; all ranks must call it."""
         device = device_of_state(state)
         self.peak = largest_over_ranks(max(self.peak, peak_memory(device)), device)
         return self.peak

@@ -1,4 +1,4 @@
-"""Optimizers: how the gradients update the weights. Parameters: `[optimizer]`.
+"""Optimizers, with parameters in `[optimizer]`.
 
 Weight decay applies to matrices only, not to gains and biases.
 """
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Protocol):
-    """The contract of an optimizer's specification.
+    """The interface of optimizer components.
 
-    A part names an optional dependency in `package`: its module, and the requirement to install.
+    `package` names an optional dependency: its module, and the requirement to install.
     """
 
     #: whether its steps are the same where each rank has a part of every parameter, torch's `DTensor`
@@ -27,15 +27,15 @@ class Optimizer(Protocol):
     shardable: ClassVar[bool] = False
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's optimizer over the parameters of `model` that require gradients, each in one group.
+        """Return torch's optimizer for the parameters of `model` that require gradients, each in one group.
 
-        The learning rate of each group is its peak. The state must survive `state_dict` and `load_state_dict` bit for
-        bit, so that a run continues.
+        The learning rate of each group is its peak. `state_dict` and `load_state_dict` must restore the state bit for
+        bit, so that a run can be resumed.
         """
 
 
 def groups(model: nn.Module, weight_decay: float, without: Container[int] = ()) -> list[dict[str, Any]]:
-    """Return the groups of trained parameters: matrices, with decay, except `id`s in `without`; vectors."""
+    """Return the parameter groups: matrices, with weight decay, except those with an `id` in `without`; vectors."""
     trained = [p for p in model.parameters() if p.requires_grad]
     both = (
         {"params": [p for p in trained if p.ndim >= 2 and id(p) not in without], "weight_decay": weight_decay},
@@ -80,7 +80,7 @@ class MuonOptimizer(Optimizer):
     weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return one optimizer that steps both kinds of weights."""
+        """Return one optimizer that combines Muon and AdamW."""
         from atat_zoo.training.gradients import Muon, linear_weights
 
         inner = linear_weights(model)
@@ -93,7 +93,7 @@ class MuonOptimizer(Optimizer):
 
 @component
 class AdafactorOptimizer(Optimizer):
-    """Adafactor (Shazeer & Stern, 2018) as in torch: one row and one column of second moments per matrix."""
+    """Adafactor (Shazeer & Stern, 2018) as in torch: second moments factored into a row and a column per matrix."""
 
     name = "adafactor"
     summary = "Adafactor: second moments factored into a row and a column per matrix"
@@ -110,7 +110,7 @@ class AdafactorOptimizer(Optimizer):
 
 @component
 class LionOptimizer(Optimizer):
-    """Lion (Chen et al., 2023): every weight moves by the learning rate times the sign of a momentum.
+    """Lion (Chen et al., 2023): each weight changes by the learning rate times the sign of a momentum.
 
     Needs `pip install 'atat-zoo[lion]'`. Its authors recommend a third to a tenth of AdamW's learning rate.
     """

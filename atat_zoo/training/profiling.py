@@ -1,6 +1,6 @@
-"""Where the time of a training step goes: a table by phase, a table by operation, and a trace for chrome://tracing.
+"""Profile training steps: a table by phase, a table by operation, and a trace for chrome://tracing.
 
-RUN/profile/trace.json   every operation of the profiled steps; Perfetto opens it, too
+RUN/profile/trace.json   all operations of the profiled steps, for Perfetto or Chrome
 RUN/profile/steps.json   seconds of each phase, step by step
 """
 
@@ -26,16 +26,16 @@ PHASES = {
     "before_backward": "between phases",
     "after_backward": "backward",
     "after_train_batch": "between phases",
-    "batch_end": "optimizer, moving average, logs",
+    "batch_end": "optimizer, EMA, logs",
 }
 _OPERATIONS = 12
 
 
 class Profile(Callback):
-    """Profiles N steps after the first `WARM`, and writes what it found; the training goes on.
+    """A callback that profiles N steps after the first `WARM`, and writes the results; the training continues.
 
-    While it profiles, it waits for the device at the end of every phase, so that a phase's time is its own: a step then
-    takes somewhat longer than usual.
+    While profiling, it waits for the device at the end of each phase, so that times are attributed to the right phase;
+    this makes a step slightly slower.
     """
 
     def __init__(self, folder: Path, steps: int) -> None:
@@ -46,7 +46,7 @@ class Profile(Callback):
         self._gpu, self._device = False, torch.device("cpu")
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Begin to warm up."""
+        """Start the warm-up."""
         self._gpu, self._device = state.device.name == "gpu", next(state.model.parameters()).device
         when = schedule(wait=0, warmup=WARM, active=self.steps, repeat=1)
         self._profiler = profile(activities=activities(self._gpu), schedule=when, on_trace_ready=self._write)
@@ -59,7 +59,7 @@ class Profile(Callback):
             self._since = self._now()
 
     def run_event(self, event: Any, state: State, logger: Logger) -> None:
-        """Add the time since the last event to the phase that this one ends."""
+        """Add the time since the last event to the phase that this event ends."""
         super().run_event(event, state, logger)
         if self.rows and self._measures and (phase := PHASES.get(event.value)) is not None:
             now = self._now()
@@ -70,7 +70,7 @@ class Profile(Callback):
             self._profiler.step()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """End what the training was too short for."""
+        """Stop the profiler if the training was shorter than the profile."""
         if self.done < WARM + self.steps:
             self._profiler.on_trace_ready = None
             self._profiler.stop()
@@ -86,20 +86,20 @@ class Profile(Callback):
         write_json(self.folder / "steps.json", {"phases": self.rows, "operations": self.operations[:_OPERATIONS]})
 
     def lines(self) -> list[str]:
-        """Return the two tables as readable lines; one line if the training was too short."""
+        """Return the two tables as lines of text; one line if the training was too short."""
         if not self.operations:
-            return [f"nothing was profiled: that takes {WARM} steps and then {self.steps}, and {self.done} were done"]
+            return [f"nothing was profiled: it needs {WARM} warm-up steps and {self.steps} more, {self.done} ran"]
         total = statistics.fmean(sum(row.values()) for row in self.rows)
-        found = [f"a step of {1000 * total:.1f} ms, mean of {len(self.rows)}:"]
+        found = [f"one step takes {1000 * total:.1f} ms, mean of {len(self.rows)}:"]
         for phase in dict.fromkeys(PHASES.values()):
             seconds = statistics.fmean(row[phase] for row in self.rows)
             found.append(f"  {phase:<30}{1000 * seconds:>10.1f} ms{seconds / total:>8.1%}")
         everything = sum(seconds for _, seconds, _ in self.operations) or 1.0
-        found.append("operations, by their own time:")
+        found.append("operations, by self time:")
         for name, seconds, calls in self.operations[:_OPERATIONS]:
             each = 1000 * seconds / len(self.rows)
             found.append(f"  {name[:44]:<46}{each:>8.1f} ms a step{seconds / everything:>8.1%}{calls:>8} calls")
-        return [*found, f"the trace is {self.folder / 'trace.json'}; open it in https://ui.perfetto.dev"]
+        return [*found, f"open the trace {self.folder / 'trace.json'}in https://ui.perfetto.dev"]
 
     def _now(self) -> float:
         synchronize(self._device)
@@ -107,12 +107,12 @@ class Profile(Callback):
 
 
 def activities(gpu: bool) -> list[ProfilerActivity]:
-    """Return what is profiled."""
+    """Return the activities to profile: the CPU, and the GPU if there is one."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
 
 
 def operations(profiler: Any, gpu: bool) -> list[tuple[str, float, int]]:
-    """Return name, own seconds and calls of each operation of a torch profiler, or of each kernel of the GPU."""
+    """Return name, self time in seconds and calls of each operation of a torch profiler, or of each GPU kernel."""
     found = []
     for average in profiler.key_averages():
         # On a GPU its kernels: the operators that start them have the same time once more.

@@ -1,4 +1,4 @@
-"""What a run goes on from, and with: its checkpoint, whose experiment must be its own, and another number of steps."""
+"""Resume a run: load its checkpoint, check its experiment, and change its number of steps."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,41 +22,43 @@ CHANGEABLE = ("train.steps",)
 def resume_from(
     folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object], step: int | None = None
 ) -> tuple[Experiment, Checkpoint | None]:
-    """Return the experiment of a locked run with overrides, and its checkpoint of a step, or the newest, to go on from.
+    """Return the experiment of a locked run with overrides, and its checkpoint of a step, or the newest one.
 
-    With the overrides it goes on as if it had been begun with them: a schedule says by `extends(done, steps, more)`
-    whether its first `done` rates of a training of `steps`, and the next, are those of a training of `more`; so does
-    any other part that follows the progress of the training.
+    The run continues as if it had been started with the overrides. Therefore a schedule, like any component that
+    follows the training's progress, has `extends(done, steps, more)`: whether the first `done` + 1 rates are the same
+    for trainings of `steps` and `more` steps.
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in CHANGEABLE:
             raise UserError(
-                f"{clip(repr(text))} on the command line: a run goes on as it was begun, but for "
-                f"{', '.join(CHANGEABLE)}; leave it out, or begin another run with init_from={folder.path}"
+                f"{clip(repr(text))} on the command line: a resumed run can only change {', '.join(CHANGEABLE)}; "
+                f"remove it, or start another run with init_from={folder.path}"
             )
     recorded = from_table(folder.table(), where=str(folder.resolved))
     experiment = from_overrides(folder.table(), overrides, str(folder.resolved))
     steps, last = experiment.train.steps, folder.last_checkpoint(step)
     if last is None and step is not None:
         there = ", ".join(str(int(note.stem[5:])) for note in sorted(folder.checkpoints.glob("step-*.json")))
-        choose = f"choose one of these steps: {there}" if there else "it has none yet; leave --step out"
+        choose = f"choose one of these steps: {there}" if there else "it has none yet; omit --step"
         raise UserError(f"--step {step}: {folder.path} has no complete checkpoint of this step; {choose}")
     if last is None:
         if steps == recorded.train.steps:
             return experiment, None
-        raise UserError(f"train.steps: {folder.path} has no checkpoint to go on from; train it again with --overwrite")
+        raise UserError(f"train.steps: {folder.path} has no checkpoint to resume from; train it again with --overwrite")
     trained = recorded
     if last.experiment is not None:
         trained = from_table(last.experiment, where=str(last.path.with_suffix(".json")))
     if steps != trained.train.steps:
         if steps <= last.step:
-            raise UserError(f"train.steps = {steps}: {folder.path} has made {last.step} steps already; choose more")
+            raise UserError(
+                f"train.steps = {steps}: {folder.path} has already made {last.step} steps; choose a larger number"
+            )
         _check_extends(experiment, folder, last.step, trained.train.steps)
     differences = list(changes(trained.to_table(), experiment.to_table()))
     if kept := [str(change) for change in differences if not change.free and change.key not in CHANGEABLE]:
         raise UserError(
-            f"{folder.resolved} is not what the checkpoint of step {last.step} was trained with "
-            f"({clip(', '.join(kept))}); put that back, or train it from the beginning in another folder"
+            f"{folder.resolved} differs from the experiment of the checkpoint of step {last.step} "
+            f"({clip(', '.join(kept))}); restore it, or train from the beginning in another folder"
         )
     if differences:
         message(f"changed since step {last.step}: {clip(', '.join(map(str, differences)))}")
@@ -64,21 +66,21 @@ def resume_from(
 
 
 def _check_extends(experiment: Experiment, folder: RunFolder, done: int, old: int) -> None:
-    """Refuse another number of steps after `done` of `old` if a part has gone by the end of the training."""
+    """Raise a `UserError` if a component's first `done` of `old` steps would differ in a training of another length."""
     new = experiment.train.steps
     for kind in experiment.kinds:
         part: Any = experiment.parts[kind]
         extends = getattr(part, "extends", None)
         if not (extends(done, old, new) if extends else kind != "schedule"):
             raise UserError(
-                f"train.steps = {new}: after {done} of {old} steps, {folder.path} is not what a training of {new} "
-                f"would have been: {kind} {part.name!r} follows the number of steps; begin another run with "
+                f"train.steps = {new}: after {done} of {old} steps, {folder.path} differs from a training of {new} "
+                f"steps, because {kind} {part.name!r} depends on the number of steps; start another run with "
                 f"init_from={folder.path}"
             )
 
 
 def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
-    """Write down with how many steps a run goes on after `done`, if they have changed."""
+    """Record the new number of steps of a run resumed after `done`, if it has changed."""
     old, new = from_table(folder.table(), where=str(folder.resolved)).train.steps, experiment.train.steps
     if new == old:
         return
@@ -97,7 +99,7 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
 def cut_back(
     folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], message: Callable[[str], object]
 ) -> Path | None:
-    """Return the path of the checkpoint of an interrupted run, and cut its metrics back to that step."""
+    """Return the path of the checkpoint of an interrupted run, after cutting its metrics back to that step."""
     if dist.get_global_rank() == 0:
         if last and (later := folder.drop_later(last.step)):
             message(f"deleted the checkpoints after step {last.step}: {', '.join(map(str, later))}")
@@ -107,9 +109,9 @@ def cut_back(
         changed = [f"{key} {began[key]} is now {now}" for key, now in computes.items() if began.get(key, now) != now]
         if not began.keys() >= computes.keys():
             message(
-                f"{folder.environment} does not say with which {', '.join(computes)} the run began: with others it "
-                "ends with slightly other weights"
+                f"{folder.environment} does not record {', '.join(computes)} of the run; if they have changed, the "
+                "final weights differ slightly"
             )
         if changed:
-            message(f"not bit for bit what it would have been: {', '.join(changed)}")
+            message(f"the resumed run will not be bit-for-bit reproducible: {', '.join(changed)}")
     return last.path if last else None

@@ -1,6 +1,6 @@
-"""Schedules: the learning rate at each step, as a share of the optimizer's peak. Parameters: `[schedule]`.
+"""Schedules: the learning rate at each step, as a fraction of the peak, with parameters in `[schedule]`.
 
-All built-in schedules begin with a linear warm-up. The rest is a function of the completed share of the other steps.
+All built-in schedules begin with a linear warmup, followed by a function of the completed fraction of the other steps.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """The contract of a schedule's specification."""
+    """The interface of schedule components."""
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """Return torch's scheduler, stepped after each of `steps`; the optimizer's groups have the peak rates."""
+        """Return torch's scheduler, stepped after each of `steps`; each group of the optimizer has its peak rate."""
 
     # A run goes on with another number of steps only if its schedule has `extends`; see `continued` in resumption.py.
 
@@ -33,16 +33,16 @@ def _half_cosine(done: float) -> float:
 
 @component_base
 class WarmedSchedule(Schedule):
-    """A schedule that rises to the peak in `warmup_steps`, the first with 1/warmup_steps of it, and then is `share`."""
+    """A schedule with a linear warmup over `warmup_steps`, starting at 1/warmup_steps of the peak, then `share`."""
 
     warmup_steps: int = param(100, help="linear warmup steps", ge=0)
 
     @abstractmethod
     def share(self, done: float) -> float:
-        """Return the share of the peak after the share `done` of the steps after the warm-up, both in [0, 1]."""
+        """Return the fraction of the peak when a fraction `done` of the steps after warmup is done, both in [0, 1]."""
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the share of the peak at a step of `steps`, warm-up included."""
+        """Return the fraction of the peak at a step of `steps`, including warmup."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         return self.share(min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps)))
@@ -54,7 +54,7 @@ class WarmedSchedule(Schedule):
         return LambdaLR(optimizer, lambda step: self.rate(step, steps))
 
     def extends(self, done: int, steps: int, more: int) -> bool:
-        """Return whether the first `done` rates of `steps`, and the next, are those of a training of `more` steps."""
+        """Return whether the first `done` + 1 rates are the same for trainings of `steps` and of `more` steps."""
         return all(self.rate(step, steps) == self.rate(step, more) for step in range(done + 1))
 
 
@@ -72,13 +72,13 @@ class ConstantSchedule(WarmedSchedule):
 
 @component_base
 class FallingSchedule(WarmedSchedule):
-    """A schedule that falls from the peak to a final rate."""
+    """A schedule that decays from the peak to a final rate."""
 
     min_lr_ratio: float = param(0.0, help="final learning rate as a fraction of the peak", ge=0, le=1)
 
     @abstractmethod
     def left(self, done: float) -> float:
-        """Return the remaining share of the fall, from 1 to 0, after the share `done` of the steps."""
+        """Return the remaining fraction of the decay, from 1 to 0, when the fraction `done` of the steps is done."""
 
     @override
     def share(self, done: float) -> float:

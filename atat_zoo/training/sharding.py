@@ -1,11 +1,10 @@
-"""Weights, gradients and the optimizer's state, sharded over the ranks: `train.sharding`.
+"""Sharding of weights, gradients and optimizer state over the ranks: `train.sharding`.
 
-torch's `fully_shard` (FSDP: Zhao et al., arXiv:2304.11277; stage 3 of ZeRO: Rajbhandari et al., arXiv:1910.02054). Each
-tensor is cut along its first dimension, and a unit's weights are whole only while it computes. A unit is a member of an
-`nn.ModuleList`, as a network's layers are; whatever else the objective has is another one.
-
-What one rank has of a tensor is torch's `DTensor`. Outside a step whoever needs the whole tensor asks for it, on all
-ranks together: Muon, checkpoints, and `WholeWeights`, with which a model is evaluated and saved.
+This is torch's `fully_shard` (FSDP: Zhao et al., arXiv:2304.11277; stage 3 of ZeRO: Rajbhandari et al.,
+arXiv:1910.02054). Each tensor is split along its first dimension, and the weights of a unit are whole only while it
+computes. Each member of an `nn.ModuleList`, such as a layer, is a unit; the rest of the objective is another one. A
+rank's shard is torch's `DTensor`. Outside a step, code that needs whole tensors gathers them on all ranks together:
+Muon, checkpoints, and `WholeWeights`, with which a model is evaluated and saved.
 """
 
 import copy
@@ -22,9 +21,9 @@ from torch.distributed.tensor import DTensor, Replicate
 
 
 def shard(model: nn.Module, device: str) -> None:
-    """Shard a model, which all ranks have whole, in place, before its optimizer is built.
+    """Shard a model in place, before its optimizer is built; all ranks must have the whole model.
 
-    Its `forward` returns figures by name, of which `loss` is differentiated.
+    Its `forward` returns metrics by name, including the `loss` to differentiate.
     """
     kind, ranks = torch.device(device).type, dist.get_world_size()
     dist.initialize_dist("cpu" if kind == "cpu" else "gpu")
@@ -43,24 +42,24 @@ def shard(model: nn.Module, device: str) -> None:
 
 
 def _times_the_mean(mesh: DeviceMesh, device: str) -> float:
-    """Return what FSDP makes of gradients that are 1 on every rank: torch 2.7 adds them up under gloo."""
+    """Return by what factor FSDP's gradient exceeds the mean over ranks: torch 2.7 sums it with gloo."""
     probe: Any = fully_shard(nn.Linear(1, 1, bias=False, device=device), mesh=mesh)
     probe(torch.ones(1, 1, device=device)).sum().backward()
     return float(whole(probe.weight.grad))
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return all of a tensor that may be sharded; all ranks must call it."""
+    """Return the whole of a tensor that may be sharded; all ranks must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return what this rank has of a tensor that may be sharded."""
+    """Return this rank's shard of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return a tensor, which all ranks have, sharded as another one is."""
+    """Return a tensor that all ranks have, sharded like another one."""
     if not isinstance(other, DTensor):
         return tensor
     everywhere = DTensor.from_local(tensor.to(other.device), other.device_mesh, [Replicate()], run_check=False)
@@ -68,7 +67,7 @@ def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 class WholeWeights:
-    """A copy of a module, made before that is sharded, which has the whole weights only while they are needed."""
+    """A copy of a module, made before it is sharded, with whole weights only while they are needed."""
 
     def __init__(self, sharded: nn.Module) -> None:
         self.sharded = sharded
@@ -82,7 +81,7 @@ class WholeWeights:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Have the weights in a `with` block; all ranks must enter it."""
+        """Gather the weights for a `with` block; all ranks must enter it."""
         weights = {name: whole(tensor) for name, tensor in self.sharded.state_dict().items()}
         self.module.load_state_dict(weights, assign=True)
         try:

@@ -1,4 +1,4 @@
-"""From a validated experiment to a run folder with a trained model."""
+"""Train a validated experiment into a run folder."""
 
 import logging
 import os
@@ -59,19 +59,19 @@ from atat_zoo.training.sharding import WholeWeights, shard
 
 
 class Reporter(Protocol):
-    """Shows the progress of a training: the command line with bars, `Silent` not at all."""
+    """Shows the progress of a training; the command line shows bars, `Silent` nothing."""
 
     def building(self, stage: str, done: int, total: int | None) -> None:
-        """Shards are being built."""
+        """Report that shards are being built."""
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """A line of metrics was written."""
+        """Report a new line of metrics."""
 
     def working(self, name: str, done: int, total: int | None) -> None:
-        """A task of this name is measured."""
+        """Report that the task of this name is being evaluated."""
 
     def message(self, text: str) -> None:
-        """A message for the user."""
+        """Show a message to the user."""
 
 
 class Silent:
@@ -85,9 +85,9 @@ class Silent:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Result:
-    """The outcome of a training: `finished`, or interrupted by `signal` after `step` and resumable.
+    """The result of a training: `finished`, or interrupted by `signal` after `step` and resumable.
 
-    `evaluation` and `tasks` are of the final model; on ranks other than 0 there are no tasks, and `model` is None.
+    `evaluation` and `tasks` belong to the final model; only rank 0 has `tasks` and a `model`.
     """
 
     folder: RunFolder
@@ -107,16 +107,16 @@ def train(
     reporter: Reporter | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Train a validated experiment in the run folder `out`, which has no run yet unless it may be overwritten.
+    """Train a validated experiment in the run folder `out`, which must have no run unless `overwrite`.
 
-    `callbacks` are further ones of Composer's, run after ours.
+    `callbacks` are additional Composer callbacks, run after the built-in ones.
     """
     folder = _folder(out)
     with _locked(folder):
         # Only rank 0 checks: when another rank would, rank 0 may already have begun this run.
         if dist.get_global_rank() == 0 and folder.exists and not overwrite:
             raise UserError(
-                f"{out} has a run already; continue it with --resume {out}, replace it with --overwrite, "
+                f"{out} already has a run; continue it with --resume {out}, replace it with --overwrite, "
                 "or choose another folder with --out"
             )
         return _run(experiment, folder, reporter or Silent(), callbacks, None, fresh=True)
@@ -132,7 +132,7 @@ def resume(
 ) -> Result:
     """Continue the run in `out` from its newest complete checkpoint, or that of `step`, with exactly the next sample.
 
-    `overrides` can change the number of its steps, like `train.steps=600`: see `continued`.
+    `overrides` can change the number of steps, such as `train.steps=600`.
     """
     folder, reporter = _folder(out), reporter or Silent()
     folder.require()
@@ -143,11 +143,11 @@ def resume(
 
 
 def _folder(out: Path) -> RunFolder:
-    """Return a run folder, or refuse a name in which nothing could be saved."""
+    """Return a run folder; raise a `UserError` for a name in which Composer could not save."""
     # Composer fills in braces, and reads the name of a checkpoint as an address, without line breaks and fragments.
     if re.search(r"[{}#?\x00-\x1f\x7f-\x9f]|^( |//|[a-z][a-z0-9+.-]*:)", str(out), re.IGNORECASE):
-        not_allowed = "braces, #, ?, control characters, nor the beginning of an address, which Composer would read"
-        raise UserError(f"{clip(out)}: a run folder's name has no {not_allowed}; choose another one")
+        not_allowed = "braces, #, ?, control characters or URL prefix, which Composer would interpret"
+        raise UserError(f"{clip(out)}: the name of a run folder must not have {not_allowed}; choose another one")
     check_name(out)
     return RunFolder(out)
 
@@ -175,7 +175,9 @@ def _run(
     by_lora = experiment.init_from is not None and experiment.parts["backbone"].lora_rank > 0
     initial = InitialWeights.from_experiment(experiment) if fresh else None
     if initial and initial.source.folder.path.resolve() == folder.path.resolve():
-        raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
+        raise UserError(
+            f"init_from: {folder.path} would be overwritten by the run that starts from it; choose another --out"
+        )
     if device == "cpu":
         keep_freed_memory()
         forget_old_shapes()
@@ -267,7 +269,7 @@ def _run(
 
 
 def compile_objective(objective: Any) -> None:
-    """Compile the backbone of an objective whose context says that it is `compiled`; it compiles its losses itself."""
+    """Compile the backbone of an objective whose context is `compiled`; the objective compiles its losses itself."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
 
@@ -278,7 +280,7 @@ def compile_objective(objective: Any) -> None:
 
 
 def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], initial: InitialWeights | None) -> None:
-    """Write the first files of a new run, which takes the place of an earlier one only now."""
+    """Write the first files of a new run, which replaces an earlier run only now."""
     source = {"init_from": initial.record()} if initial else {}
     environment = {"seed": experiment.seed, **facts, **source, **describe(Zoo.load().plugins)}
     with folder.replacement() as new:
@@ -287,16 +289,15 @@ def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], ini
 
 
 def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Reporter) -> tuple[list[Any], list[Any]]:
-    """Return the callbacks and the loggers.
+    """Return the callbacks and the loggers, in the order in which they run.
 
     Composer runs the callbacks of one event in the order of their list, then the loggers. At the end of a step:
 
-    1. `Progress`: the parts update their state, so that later callbacks see and save the new one;
+    1. `Progress` updates the state of the components, so that later callbacks see and save the new one;
     2. `MovingAverage` adds the new weights;
-    3. the experiment's callbacks measure, so that
-    4. `MetricsWriter` has their values for its line, and stops a training that has diverged before it is evaluated;
-    5. `Evaluations` use the moving average, and may tell a callback to stop the training (before the first step, too,
-       where they only measure);
+    3. the experiment's callbacks compute their metrics;
+    4. `MetricsWriter` collects these metrics, and stops a diverged training before it is evaluated;
+    5. `Evaluations` use the EMA, and may tell a callback to stop the training (they also run before the first step);
     6. the callbacks passed to `train`.
 
     After all of them, at the event `batch_checkpoint`, `MetricsWriter` writes its line, with the metrics of an
@@ -396,7 +397,7 @@ def _trainer(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the warnings of Composer and its dependencies; our own still show."""
+    """Hide the warnings of Composer and its dependencies; those of atat_zoo are still shown."""
     with warnings.catch_warnings():
         for module in ("composer", "torch", "torchmetrics", "webdataset"):
             warnings.filterwarnings("ignore", module=rf"{module}(\..*)?")

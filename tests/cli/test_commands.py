@@ -146,8 +146,8 @@ def test_resolve_prints_an_experiment(atat, experiment, tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["zoo", "list", "maskin"], "error: there is no kind named 'maskin'; did you mean 'masking'?"),
-        (["check", "nothing.toml"], "error: there is no experiment 'nothing.toml'"),
+        (["zoo", "list", "maskin"], "error: unknown kind of component 'maskin'; did you mean 'masking'?"),
+        (["check", "nothing.toml"], "error: unknown experiment 'nothing.toml'"),
         (["resolve", "quickstart", "train.steps"], "expected key=value"),
         (["chek", "x"], "unknown command 'chek'; did you mean 'check'? (commands: zoo, check, "),
         (["zoo", "lst"], "No such command 'lst'"),

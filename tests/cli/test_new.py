@@ -124,7 +124,7 @@ def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
         (("noise", "mine", "--in", "nowhere"), "--in nowhere: this folder does not exist"),
         (("noise", "taken"), "atat-zoo-taken exists; choose another name"),
         (("experiment", "taken"), "taken.toml exists; choose another name"),
-        (("experiment", "a/b"), "name: expected a word that can name a folder"),
+        (("experiment", "a/b"), "name: expected a folder name"),
         (("experiment", "mine", "--corpus", "files"), "corpus.train: is missing"),
     ],
 )

@@ -278,9 +278,11 @@ def refusal(path, cache, **options):
 
 
 def test_files_that_do_not_come(server, folder, tmp_path):
-    again = "see whether corpus.path and corpus.tars are right and raise corpus.retries if the other side is slow"
+    again = "check that corpus.path and corpus.tars are correct, and raise corpus.retries if the server is slow"
     wrong = refusal(f"{server.address}/elsewhere", tmp_path)
-    assert wrong.startswith(f"manifest.json cannot be fetched ({server.address}/elsewhere/manifest.json: HTTP 404 Not")
+    assert wrong.startswith(
+        f"manifest.json cannot be downloaded ({server.address}/elsewhere/manifest.json: HTTP 404 Not"
+    )
     assert again in wrong
     assert len(server.asked) == 1  # another attempt would bring nothing else
     size = (folder / "manifest.json").stat().st_size
@@ -288,13 +290,13 @@ def test_files_that_do_not_come(server, folder, tmp_path):
         ("manifest.json", "503", "HTTP 503 Service Unavailable"),
         ("manifest.json", "truncate", f"manifest.json: its last {size - size // 2} bytes are missing)"),
         ("counts.npy", "corrupt", "counts.npy: its SHA-256 is "),
-        ("train-000001.tar", "truncate", "are missing); see whether"),
-        ("train-000001.tar", "corrupt", "; put the file of the manifest there again"),
+        ("train-000001.tar", "truncate", "are missing); check that"),
+        ("train-000001.tar", "corrupt", "; restore the file that the manifest describes"),
     ):
         server.faults[name].extend([fault] * 2)
         told = refusal(server.address, tmp_path / fault)
         assert said in told
-        assert told.startswith(f"{name} cannot be fetched ({server.address}/{name}: ")
+        assert told.startswith(f"{name} cannot be downloaded ({server.address}/{name}: ")
     server.faults["train-000003.tar"].extend(["hang"] * 2)
     assert "train-000003.tar: timed out)" in refusal(server.address, tmp_path / "hang", timeout=0.2)
     assert "No such file" in refusal(f"file://{folder}/nothing", tmp_path)
@@ -313,19 +315,19 @@ def test_a_server_that_hardly_answers(server, tmp_path, monkeypatch):
     assert first_samples(corpus_of(server.address, tmp_path / "whole", timeout=9).built(), 1)
     server.faults["train-000000.tar"].extend(["drip"] * 2)
     told = refusal(server.address, tmp_path / "drip", timeout=9)
-    assert "train-000000.tar: fewer than 1,000 bytes of it come in a second)" in told
+    assert "train-000000.tar: it arrives at less than 1,000 bytes per second)" in told
 
 
 def test_a_cache_that_cannot_be_written(in_memory, tmp_path):
     here = corpus_of(in_memory, tmp_path).built()
     with full_disk(SIZE // 2), pytest.raises(UserError) as error:
         first_samples(here)
-    used = f"corpus.cache: {tmp_path} cannot be used (File too large); free some space, lower corpus.cache_size or name"
+    used = f"corpus.cache: {tmp_path} cannot be used (File too large); free some space, lower corpus.cache_size, or set"
     assert str(error.value).startswith(used)
     assert not list(here.glob(".*.part"))
     assert first_samples(here)
     (tmp_path / "file").write_text("")
-    assert "file cannot be used (Not a directory); see that it can be written" in refusal(in_memory, tmp_path / "file")
+    assert "file cannot be used (Not a directory); make it writable" in refusal(in_memory, tmp_path / "file")
     (tmp_path / "link").mkdir()
     (tmp_path / "link/lock").symlink_to(tmp_path / "file")
     assert "link/lock is a symbolic link, and must be a regular file" in refusal(in_memory, tmp_path / "link")
@@ -340,23 +342,23 @@ def test_what_has_no_end_is_given_up_at_a_bound(server, tmp_path, monkeypatch):
         with pytest.raises(UserError) as error:
             downloads.fetched(address, tmp_path / "to", 3, 5.0, "corpus.train", largest)
         assert not list((tmp_path / "to").glob("*.*"))
-        assert str(error.value).startswith(f"{name} cannot be fetched ({address}: ")
+        assert str(error.value).startswith(f"{name} cannot be downloaded ({address}: ")
         return str(error.value).partition(": ")[2].partition(f"{name}: ")[2] or str(error.value)
 
-    assert "it has more than 1,000,000 bytes, the most that corpus.largest allows); see" in said(largest=1e-3)
+    assert "it has more than 1,000,000 bytes, the limit of corpus.largest); check" in said(largest=1e-3)
     usage = SimpleNamespace(free=2_000_000)
     with monkeypatch.context() as patch:
         patch.setattr(downloads.shutil, "disk_usage", lambda _: usage)
-        assert "it has more than 1,800,000 bytes, nine tenths of the free space); see" in said()
+        assert "it has more than 1,800,000 bytes, nine tenths of the free space); check" in said()
     assert server.asked == [shard] * 2, "another attempt would bring nothing else"
     # What is announced is refused before anything is written, and what no length is known of is no file.
     other = "train-000001.tar"
     with monkeypatch.context() as patch:
         patch.setattr(downloads, "_BLOCK", 1)
         assert "it has more than 10,000 bytes" in said(f"{server.address}/{other}", largest=1e-5, name=other)
-    assert "it is not a file, but of the type 'other')" in said("file:///dev/zero", name="zero")
+    assert "it is of the type 'other', not a file)" in said("file:///dev/zero", name="zero")
     told = refusal(server.address, tmp_path / "cache")
-    assert f"{shard}: it is larger than it should be); put the file of the manifest there again" in told
+    assert f"{shard}: it is larger than it should be); restore the file that the manifest describes" in told
     assert taken(tmp_path / "cache") == 0
 
 
@@ -370,15 +372,21 @@ BOMBS = ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 40, "{a..z}" * 5, "{{0..9999}"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "http://x/{1..2}"}, r"^corpus\.path: .* is not one folder; name single tar files in corpus\.tars"),
-        ({"tars": ("http://x/train-{0..3.tar",)}, r"^corpus\.tars: .* cannot be expanded \(.*\); mend its braces"),
+        (
+            {"path": "http://x/{1..2}"},
+            r"^corpus\.path: .* expands to several folders; name single tar files in corpus\.tars",
+        ),
+        ({"tars": ("http://x/train-{0..3.tar",)}, r"^corpus\.tars: .* cannot be expanded \(.*\); correct its braces"),
         (
             {"tars": ("http://x/7.tar",)},
-            r"^corpus\.tars: http://x/7\.tar does not name a shard as the manifest does, like",
+            r"^corpus\.tars: http://x/7\.tar does not name a shard of the manifest, such as",
         ),
-        ({"tars": ("pipe:cat train-000000.tar",)}, r"^corpus\.tars: pipe:cat train-000000\.tar would run a command in"),
-        ({"tars": ("|cat train-000000.tar",)}, r"in a shell; .* `atat --allow-pipe …`, or with ATAT_ZOO_ALLOW_PIPE=1"),
-        ({"path": "nothing://x"}, r"^nothing://x/manifest\.json cannot be read as an address \(Protocol not known"),
+        ({"tars": ("pipe:cat train-000000.tar",)}, r"^corpus\.tars: pipe:cat train-000000\.tar would run a shell"),
+        (
+            {"tars": ("|cat train-000000.tar",)},
+            r"shell command; .* `atat --allow-pipe …`, or set ATAT_ZOO_ALLOW_PIPE=1",
+        ),
+        ({"path": "nothing://x"}, r"^nothing://x/manifest\.json is not a valid URL \(Protocol not known"),
         ({"path": "lost://x"}, r"needs a package that is not installed; run `pip install no_such_package`$"),
     ],
 )
@@ -398,18 +406,18 @@ def test_commands_run_where_the_person_allows_it(folder, tmp_path, monkeypatch):
     written = corpus_of(f"file://{folder}", tmp_path)
     origin = written.built() / shard_manifest.ORIGIN
     origin.write_text(json.dumps(json.loads(origin.read_text()) | {"tars": tars}))
-    with pytest.raises(UserError, match=r"would run a command in a shell"):
+    with pytest.raises(UserError, match=r"would run a shell command"):
         first_samples(origin.parent)
     assert CliRunner().invoke(atat, ["--allow-pipe", "zoo", "list"]).exit_code == 0
     assert first_samples(corpus_of(str(folder), tmp_path, tars=tars).built()) == first_samples(folder)
     broken = (f"|cat {folder}/train-{{000000..{last:06d}}}.tar; false",)
-    assert ": the command ends with 1)" in refusal(str(folder), tmp_path / "b", tars=broken)
+    assert ": the command exits with code 1)" in refusal(str(folder), tmp_path / "b", tars=broken)
 
 
 def test_what_braces_stand_for():
     for text in BRACES:
         assert len(downloads.expanded(text, "x")) == sum(map(downloads._alternatives, text.split("::"))), text
-    said = r"^corpus\.train: x-.* stands for [\d,]+ files, and may for 1,000,000; name fewer at a time$"
+    said = r"^corpus\.train: x-.* expands to [\d,]+ files, more than the limit of 1,000,000; name fewer$"
     for text in [*BOMBS, f"{{1..{'9' * 4000}}}"]:
         with limited(64 << 20), pytest.raises(UserError, match=said):
             downloads.expanded(f"x-{text}.tar", "corpus.train")

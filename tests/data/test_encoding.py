@@ -110,7 +110,7 @@ def test_a_killed_process_ends_the_build_which_continues(tmp_path, monkeypatch):
     whole = build(experiment_of(tmp_path / "1", **settings))
     (tmp_path / "deadly").touch()
     made = experiment_of(tmp_path / "2", **settings)
-    with pytest.raises(UserError, match=r"a process that encodes the text was killed, .* it continues where it was"):
+    with pytest.raises(UserError, match=r"an encoding process was killed, .* which resumes the build"):
         build(made, processes=2)
     (tmp_path / "deadly").unlink()
     assert multiprocessing.active_children() == []

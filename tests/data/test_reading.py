@@ -106,7 +106,7 @@ def test_a_shard_that_is_none_is_refused_though_its_hash_is_right(tmp_path, cont
 def test_what_a_header_claims_is_not_read(tmp_path):
     for size in (2**40, 2**80, -1):
         np.testing.assert_array_equal(forged(tmp_path, member(WHOLE, size), 7), np.zeros((7, 5)))
-    with limited(), pytest.raises(UserError, match=r"damaged \(it ends too early\)"):
+    with limited(), pytest.raises(UserError, match=r"damaged \(it is truncated\)"):
         forged(tmp_path, member(npy((2**40, 5))), 2**40)
 
 
@@ -156,7 +156,7 @@ def test_damaged_members_are_an_error_or_left_out(tmp_path_factory, data):
     path.write_bytes(whole)
     for number in gone:
         expected[8 * number : 8 * number + 8] = PAD
-    told = rf"^shard {path} is damaged \(its SHA-256 is not the manifest's\); if it was built here, delete"
+    told = rf"^shard {path} is damaged \(its SHA-256 differs from the manifest\); if it was built here, delete"
     with pytest.raises(UserError, match=told):
         ShardRows(folder, contents, shard)
     np.testing.assert_array_equal(rows_of(folder, contents, shard, skip=True), expected)
@@ -169,19 +169,19 @@ def test_tokens_and_members_that_the_manifest_does_not_allow(tmp_path):
     stored[3, 5] = 60_000
     shard, row = write_shard(tmp_path / "train-000000.tar", stored, 8), np.empty(40, np.uint16)
     contents = contents_of(40, "uint16", 8)
-    with pytest.raises(UserError, match=r"damaged \(it holds the token 60000, and the vocabulary has 60000\)"):
+    with pytest.raises(UserError, match=r"damaged \(it contains the token 60000, but the vocabulary has 60000\)"):
         rows_of(tmp_path, contents, shard)
     found = rows_of(tmp_path, contents, shard, skip=True)
     assert (found[3] == PAD).all()
     np.testing.assert_array_equal(np.delete(found, 3, 0), np.delete(stored, 3, 0))
-    with pytest.raises(UserError, match=r"damaged \(its member 000000\.npy is not what the manifest says\)"):
+    with pytest.raises(UserError, match=r"damaged \(its member 000000\.npy differs from the manifest\)"):
         rows_of(tmp_path, contents_of(40, "uint16", 9), shard)
     opened = ShardRows(tmp_path, contents, shard)  # and is cut while it is read
     with (tmp_path / shard.name).open("rb+") as file:
         file.truncate(2 * MEMBER)
     opened.read(9, row)
     np.testing.assert_array_equal(row, STORED[9])
-    with pytest.raises(UserError, match=r"damaged \(it ends too early\)"):
+    with pytest.raises(UserError, match=r"damaged \(it is truncated\)"):
         opened.read(16, row)
     (tmp_path / shard.name).unlink()
     with pytest.raises(UserError, match=r"damaged \(No such file or directory\)"):

@@ -200,9 +200,9 @@ def test_spread_keeps_every_document(texts, size):
         ({"special": "sequence"}, 'data.special_tokens = "sequence" needs a tokenizer with BOS and EOS'),
         (
             {"special": "document", "length": 1, "rows": "document"},
-            "data.length = 1 leaves no room for text besides EOS",
+            "data.length = 1 leaves no room for text after EOS",
         ),
-        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room for text besides BOS and EOS"),
+        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room for text after BOS and EOS"),
     ],
 )
 def test_special_tokens_that_are_not_there(settings, message):
@@ -215,7 +215,7 @@ def test_dtype_keeps_a_value_for_padding(size, found):
     assert dtype_for(size, "auto") == found
     assert dtype_for(size, "uint32") == "uint32"
     if found == "uint32":
-        with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 tokens .* 65536'):
+        with pytest.raises(UserError, match=r'data\.dtype = "uint16" holds at most 65535 tokens, .* 65536'):
             dtype_for(size, "uint16")
 
 
@@ -278,7 +278,7 @@ def test_a_template_with_other_ids_is_refused(outside):
             return [Part([0, 257, outside], True)]
 
     with pytest.raises(
-        ValueError, match=f"template has ids from {min(outside, 0)} to {max(outside, 257)}, and V is 258"
+        ValueError, match=f"template has ids from {min(outside, 0)} to {max(outside, 257)}, outside 0 … 257"
     ):
         rows_of(Outside(), [to_text([Message("assistant", "a")])], 8, packed=True)
 
@@ -292,7 +292,7 @@ def test_dialogues_that_do_not_fit_are_counted_with_the_length_that_fits_them(tm
     experiment = spoken(tmp_path, "document", length=48)
     none = Spoken(train=tuple(to_text([Message("user", f"{i}"), *LONG]) for i in range(10, 40)))
     experiment.parts["corpus"] = none
-    within = rf"30 of 30 dialogues have no answer within data\.length = 48 tokens, .* set data\.length = {needed + 9}$"
+    within = rf"30 of 30 dialogues have no answer within data\.length = 48 tokens; .* set data\.length = {needed + 9}$"
     with pytest.raises(UserError, match=within):
         build(experiment)
     with pytest.raises(UserError, match=r"'spoken': 30 of 30 dialogues have no answer within"):
@@ -307,7 +307,7 @@ def test_dialogues_that_do_not_fit_are_counted_with_the_length_that_fits_them(tm
     assert (
         "train: 3 of 64 dialogues have no answer; 1 of 64 dialogues have no answer within data.length = 48 tok" in info
     )
-    assert info.count("they are left out") == 1
+    assert info.count("they are dropped") == 1
     made = hashes(folder)
     experiment.data = attrs.evolve(experiment.data, root=str(tmp_path / "other"))
     for part in (1, 2):

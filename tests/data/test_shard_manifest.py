@@ -35,14 +35,14 @@ def test_reads_what_it_writes(folder):
 
 def test_no_manifest(folder, tmp_path):
     for nothing in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(UserError, match=r"holds no manifest\.json; build the shards with `atat data build`"):
+        with pytest.raises(UserError, match=r"contains no manifest\.json; build the shards with `atat data build`"):
             shard_manifest.load(nothing)
     edited(folder, lambda m: m.update(format=99))
-    with pytest.raises(UserError, match="is of format 99, this version reads 1"):
+    with pytest.raises(UserError, match="has format 99, but this version reads 1"):
         shard_manifest.load(folder)
     for text in ("{", "\x00\xff", "[" * 100_000, "[]", "null"):
         (folder / "manifest.json").write_bytes(text.encode("latin-1"))
-        with pytest.raises(UserError, match=r"is not (readable JSON|a manifest of shards) .* delete the folder"):
+        with pytest.raises(UserError, match=r"is not (readable JSON|a shard manifest) .* delete the folder"):
             shard_manifest.load(folder)
     (folder / "manifest.json").unlink()
     (folder / "manifest.json").mkdir()
@@ -81,7 +81,7 @@ FORGERIES = [
 )
 def test_not_a_manifest(folder, change):
     edited(folder, change)
-    with pytest.raises(UserError, match="is not a manifest of shards"):
+    with pytest.raises(UserError, match="is not a shard manifest"):
         shard_manifest.load(folder)
 
 
@@ -105,11 +105,13 @@ def test_files_that_are_not_those_of_the_manifest(folder):
     content[700] ^= 1
     path.write_bytes(content)
     shard_manifest.verify(folder)
-    with pytest.raises(UserError, match=r"train-000000\.tar is damaged \(its SHA-256 is not the manifest's\)"):
+    with pytest.raises(UserError, match=r"train-000000\.tar is damaged \(its SHA-256 differs from the manifest\)"):
         shard_manifest.verify(folder, full=True)
     for other in (content[:-1], content + b"x"):
         path.write_bytes(other)
-        with pytest.raises(UserError, match=r"train-000000\.tar is damaged \(it has \d+ bytes, the manifest says"):
+        with pytest.raises(
+            UserError, match=r"train-000000\.tar is damaged \(it has \d+ bytes, but \d+ in the manifest"
+        ):
             shard_manifest.verify(folder)
     path.unlink()
     with pytest.raises(UserError, match=r"train-000000\.tar is missing; if it was built here, delete the folder"):
@@ -117,12 +119,12 @@ def test_files_that_are_not_those_of_the_manifest(folder):
     for name in ("tokenizer.json", "counts.npy"):
         before = (folder / name).read_bytes()
         (folder / name).write_bytes(b"other")
-        with pytest.raises(UserError, match=f"{name} is not the file that the manifest describes"):
+        with pytest.raises(UserError, match=f"{name} differs from the manifest"):
             shard_manifest.verify(folder, splits=())
         (folder / name).unlink()
         with pytest.raises(UserError, match=f"{name} is missing"):
             shard_manifest.verify(folder, splits=())
         (folder / name).write_bytes(before)
     edited(folder, lambda m: m.update(vocabulary_size=60_000))
-    with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which are not counts of the 60000 tokens"):
+    with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which do not match the 60000 tokens"):
         shard_manifest.verify(folder, splits=())

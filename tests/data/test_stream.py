@@ -85,7 +85,7 @@ def test_states_count_from_the_beginning_or_from_the_last_resume(shards):
 def test_a_state_of_another_order_is_refused(shards, change):
     state = TokenStream(shards, **ORDER).state_dict(12, True)
     ((key, value),) = change.items()
-    said = f"made with {'shuffled_shards' if key == 'together' else key} = {(ORDER | {'together': 1})[key]} and this"
+    said = f"made with {'shuffled_shards' if key == 'together' else key} = {(ORDER | {'together': 1})[key]} but this"
     with pytest.raises(UserError, match=f"{said} run has {value}"):
         TokenStream(shards, **ORDER | change).load_state_dict(state)
     with pytest.raises(UserError, match="continue with the settings and shards of the run"):

@@ -242,7 +242,7 @@ def test_mistakes_are_said_in_one_sentence(tiny, trained, atat, monkeypatch):
     for words, sentence in (
         (["trained"], "is only one run; pass two or more"),
         (["trained", "nowhere"], "nowhere is not a run folder"),
-        (["trained", "trained", "--metric", "brier"], "there is no metric named 'brier'"),
+        (["trained", "trained", "--metric", "brier"], "unknown metric 'brier'"),
         (["trained", "trained", *2 * ("--metric", "brier_score")], "--metric: metrics has 'brier_score' twice"),
         (["trained", "trained", "--baseline", "traind"], "is not one of the runs; did you mean 'trained'?"),
     ):

@@ -99,8 +99,8 @@ def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("backbone.preset=small", "backbone.preset: 'small' here, 'nano' in {run}, whose backbone a training that"),
-        ("tokenizer=bytes", "tokenizer.use: 'bytes' here, 'bpe' in {run}, whose tokenizer a training that"),
+        ("backbone.preset=small", "backbone.preset: 'small' here, 'nano' in {run}, whose backbone cannot be changed"),
+        ("tokenizer=bytes", "tokenizer.use: 'bytes' here, 'bpe' in {run}, whose tokenizer cannot be changed"),
         ("tokenizer.vocabulary_size=300", "tokenizer.vocabulary_size: 300 here, 512 in {run}, whose tokenizer"),
         ("data.length=97", "data.length: 97 is longer than backbone.max_length = 96; lower data"),
         ("init_from=", "init_from: expected the folder of a finished run, got ''"),
@@ -172,7 +172,7 @@ def test_a_tokenizer_that_has_changed_is_not_taken(run, write):
     with pytest.raises(UserError, match="has changed since this experiment was resolved"):
         tokenizer.train(lambda: iter(()))
     (Path(run) / "model" / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"tokenizer\.path: there is no file .*; name a run that is finished"):
+    with pytest.raises(UserError, match=r"tokenizer\.path: file not found: .*; name a finished run"):
         tokenizer.train(lambda: iter(()))
 
 

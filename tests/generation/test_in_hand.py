@@ -31,7 +31,7 @@ FORM_NAMES = ["mdlm", "timed", "sets", "strided", "autoregressive"]
 WITHOUT = ("masking", "estimator")
 HALF = "a\ud83d b"  # as JSON whose escapes were cut has it
 SURROGATE = (
-    r"has half a surrogate pair, '\\ud83d', at character 1, which is not valid text; remove it, or replace it by U"
+    r"has half a surrogate pair, '\\ud83d', at character 1, which is not valid text; remove it, or replace it with U"
 )
 
 
@@ -318,7 +318,7 @@ def test_what_has_no_importance_or_uncertainty(mdlm):
         ):
             method("x" * 23)
         assert len(method("x" * 22)) == 22
-    with pytest.raises(UserError, match="there is no uncertainty named 'entropi'; did you mean 'entropy'"):
+    with pytest.raises(UserError, match="unknown uncertainty 'entropi'; did you mean 'entropy'"):
         mdlm.uncertainty("We", "entropi")
     with pytest.raises(UserError, match="objective 'autoregressive' estimates no importance"):
         model_of("autoregressive").importance("We")

@@ -148,7 +148,7 @@ def test_a_flipped_bit_is_said(name, data, first):
     flipped[bit // 8] ^= 1 << bit % 8
     try:
         (folder / name).write_bytes(flipped)
-        assert said_of(folder).startswith(f"{folder / name} is not the file that model.json describes")
+        assert said_of(folder).startswith(f"{folder / name} differs from model.json")
     finally:
         (folder / name).write_bytes(whole)
 
@@ -171,7 +171,7 @@ def of_sizes(folder):
 DAMAGED = [
     *((lambda folder, name=name: (folder / name).unlink(), f"has no {name}; copy the run") for name in FILES),
     (lambda folder: describe(folder, sha256=3), "cannot be read: TypeError"),
-    (lambda folder: describe(folder, sha256={FILES[2]: "0"}), "tokenizer.json is not the file that model.json"),
+    (lambda folder: describe(folder, sha256={FILES[2]: "0"}), "tokenizer.json differs from model.json"),
     *((lambda folder, keep=keep: truncated(folder, keep), "cannot be read: ") for keep in (0, 100, -1)),
     *((lambda folder, text=text: written(folder, text), "cannot be read: ") for text in ("", "[]", "ÿ")),
     (lambda folder: describe(folder, experiment={}, context={"x": 1}), "cannot be read: TypeError"),

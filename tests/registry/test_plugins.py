@@ -52,8 +52,8 @@ BROKEN = {
     "ends": ("raise GeneratorExit", "GeneratorExit"),
     "misspelt": (GOOD.replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
     "no_class": (GOOD.replace("return [Spiral]", "return ['spiral']"), "TypeError"),
-    "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "has no text 'summary'"),
-    "no_mark": (GOOD.replace("@hookimpl", ""), "offers no components"),
+    "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "lacks the text 'summary'"),
+    "no_mark": (GOOD.replace("@hookimpl", ""), "provides no components"),
 }
 
 
@@ -67,7 +67,7 @@ def test_a_broken_plugin_is_reported_and_everything_else_works(how, install, mon
     assert plugin.status == "broken"
     assert said in plugin.error
     assert {"helix", "uniform"} <= set(zoo.names("masking"))
-    with pytest.raises(UserError, match=r"no masking named 'spiral'.*not loaded: plugin broken \(broken\)"):
+    with pytest.raises(UserError, match=r"unknown masking 'spiral'.*not loaded: plugin broken \(broken\)"):
         zoo.describe("masking", "spiral")
     monkeypatch.setenv(plugins.STRICT, "1")
     with pytest.raises(UserError, match=f"plugin 'broken' of atat-zoo-broken is broken: .*{re.escape(said)}"):
@@ -114,7 +114,9 @@ def test_two_parts_of_one_name_name_both_distributions(install):
     assert {p.name: p.status for p in zoo.plugins} == {"one": "broken", "two": "broken", "good": "ok"}
     for plugin in zoo.plugins:
         if plugin.status == "broken":
-            assert re.search("masking 'spiral' is offered by both atat-zoo-(one and .*two|two and .*one)", plugin.error)
+            assert re.search(
+                "masking 'spiral' is provided by both atat-zoo-(one and .*two|two and .*one)", plugin.error
+            )
     assert "spiral" not in zoo.names("masking")
     assert {"helix", "uniform"} <= set(zoo.names("masking"))
 
@@ -124,7 +126,7 @@ def test_a_plugin_for_a_later_contract_is_broken_and_says_so(install, stated):
     install("early", f"CONTRACT = {stated}\n{GOOD}")
     module = install("listed", "", files={"registry.toml": f"[plugins]\ncontract = {stated}\n{MANIFEST}"})
     for plugin in Zoo.load().plugins:
-        assert f"its CONTRACT is {stated}, and this atat-zoo knows those up to {CONTRACT}; upgrade" in plugin.error
+        assert f"its CONTRACT is {stated}, but this atat-zoo supports at most {CONTRACT}; upgrade" in plugin.error
     assert module not in sys.modules
 
 
@@ -160,7 +162,7 @@ def test_what_is_wrong_with_a_distribution_does_not_stop_the_rest(install, monke
     }
     assert "made_up_nowhere" in stated["atat-zoo-lost"].error
     assert [plugin.distribution for plugin in zoo.plugins].count("bare") == 1
-    with pytest.raises(UserError, match="requires: atat-zoo-bare is not installed; pip install atat-zoo-bare"):
+    with pytest.raises(UserError, match="requires: atat-zoo-bare is not installed; run `pip install atat-zoo-bare`"):
         from_table({"name": "x", "requires": ["atat-zoo-bare"]})
 
 

@@ -149,7 +149,7 @@ def test_a_class_that_is_no_component_is_refused():
 
     with pytest.raises(TypeError, match="decorate it with @component"):
         entry_of("masking", Plain, "here")
-    for name, summary, words in [(None, "x", "has no text 'name'"), ("x", None, "has no text 'summary'")]:
+    for name, summary, words in [(None, "x", "lacks the text 'name'"), ("x", None, "lacks the text 'summary'")]:
         made = component(type("Made", (), {"name": name, "summary": summary}))
         with pytest.raises(TypeError, match=words):
             entry_of("masking", made, "here")

@@ -231,7 +231,7 @@ def test_bounds_hold_for_a_class_that_is_made_in_python():
                 "here.rate: expected float",
                 "here.count: must be at least 1",
                 "here.zzz: is not",
-                "here.inner.use: there is no position_bias named 'iner'; did you mean 'inner'? (there are: inner, oth",
+                "here.inner.use: unknown position_bias 'iner'; did you mean 'inner'? (available: inner, oth",
             ],
         ),
     ],

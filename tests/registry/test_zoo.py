@@ -43,14 +43,14 @@ def test_every_kind_has_a_part_and_every_default_exists(zoo):
 
 
 def test_an_unknown_kind_or_name_names_the_nearest_and_all(zoo):
-    words = rf"^there is no kind named 'maskin'; did you mean 'masking'\? \(there are: {', '.join(KINDS)}\)$"
+    words = rf"^unknown kind of component 'maskin'; did you mean 'masking'\? \(available: {', '.join(KINDS)}\)$"
     for ask in (zoo.names, lambda kind: zoo.describe(kind, "x"), lambda kind: zoo.build(kind, "x")):
         with pytest.raises(UserError, match=words):
             ask("maskin")
     with pytest.raises(UserError) as caught:
         zoo.describe("masking", "importence")
     text = str(caught.value)
-    assert text.startswith("there is no masking named 'importence'; did you mean 'importance'? (there are: ")
+    assert text.startswith("unknown masking 'importence'; did you mean 'importance'? (available: ")
     assert all(name in text for name in zoo.names("masking"))
     with pytest.raises(UserError, match="did you mean 'time_only'"):
         zoo.describe("masking", "time_onlee")
@@ -112,9 +112,11 @@ def test_a_component_whose_package_is_absent_names_it(kind, name):
     package = PACKAGES[kind, name]
     with pytest.raises(UserError) as refused:
         zoo_of().spec(kind, {"use": name})
-    assert str(refused.value) == f"{kind}.use: {kind} {name} comes with {package}: pip install {package}"
+    assert (
+        str(refused.value) == f"{kind}.use: {kind} {name} comes with the plugin {package}; run `pip install {package}`"
+    )
     there = Plugin(name="it", distribution=package, version="1.0", status="disabled")
-    with pytest.raises(UserError, match=r"there is no .*; not loaded: plugin it \(disabled\)"):
+    with pytest.raises(UserError, match=r"unknown .*; not loaded: plugin it \(disabled\)"):
         zoo_of(found=[there]).spec(kind, {"use": name})
-    with pytest.raises(UserError, match=f"there is no {kind} named '{name}s'"):
+    with pytest.raises(UserError, match=f"unknown {kind} '{name}s'"):
         zoo_of().spec(kind, {"use": f"{name}s"})

@@ -34,7 +34,7 @@ def test_a_process_runs_atat_by_itself_and_imports_nothing_from_the_working_fold
     assert "quickstart is valid" in log.read_text()
     # What it says of its mistakes is there too.
     assert wait(launch(["check", "nothing"], log, {})) == 2
-    assert processes._problem(2, log).startswith("there is no experiment 'nothing'")
+    assert processes._problem(2, log).startswith("unknown experiment 'nothing'")
     assert wait(launch(["check", "quickstart"], log, {"PYTHONPATH": str(tmp_path / "there")})) == 1
     assert log.read_text() == "click of there\n"
 

@@ -97,7 +97,7 @@ def writing(each, arm="plain"):
         (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: no arm is named 'z'"]),
         (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["set `like` to", "arms.fast.like: the steps of"]),
         (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["the steps of 'fast' are measured"]),
-        (('"tiny.toml"', '"tny.toml"'), ["arms.plain: there is no experiment 'tny.toml'", "arms.fast: there is no"]),
+        (('"tiny.toml"', '"tny.toml"'), ["arms.plain: unknown experiment 'tny.toml'", "arms.fast: there is no"]),
         (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
         (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the seed is set by seeds"]),
         (("optimizer.learning_rate=1e-2", "data.length=8"), ["arms.fast: data.length is 8, and 16 for 'plain'"]),
@@ -169,7 +169,7 @@ def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("tasks", "problem"),
     [
-        ("'infiling'", "evaluation.tasks[0].use: there is no task named 'infiling'; did you mean 'infilling'?"),
+        ("'infiling'", "evaluation.tasks[0].use: unknown task 'infiling'; did you mean 'infilling'?"),
         ("'infilling', 'infilling'", "evaluation: tasks has 'infilling' twice"),
         ("{use = 'infilling', gap = 15}", "evaluation.tasks[0]: arm 'plain': a gap of 15 tokens leaves no token"),
     ],
@@ -184,5 +184,5 @@ def test_files_that_a_task_lacks_are_named_before_a_training(read, atat):
     study = read(STUDY.replace("mask_samples = 2", "tasks = [{use = 'zero_shot', corpora = ['ptb']}]"))
     for words in (["--dry-run"], []):
         code, _, err = atat("study", "study.toml", *words)
-        assert (code, "task zero_shot (corpora = ['ptb']): PTB: there is no file corpora/ptb" in err) == (2, True)
+        assert (code, "task zero_shot (corpora = ['ptb']): PTB: file not found: corpora/ptb" in err) == (2, True)
     assert not study.folder.exists()

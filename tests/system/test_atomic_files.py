@@ -188,7 +188,7 @@ def test_one_process_makes_a_folder_and_what_others_put_there_meanwhile_stays(tm
             (beside / "ours").touch()
             write_text(tmp_path / "theirs" / "work", "x")
 
-    with pytest.raises(UserError, match="theirs is not empty any more, and is left as it is; name a new folder"):
+    with pytest.raises(UserError, match="theirs is no longer empty and was left unchanged; name a new folder"):
         make()
     assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
         "folder", "folder/first", "other", "theirs", "theirs/work",

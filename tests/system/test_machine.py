@@ -37,7 +37,7 @@ def test_the_memory_is_what_there_is_and_what_a_limit_or_a_container_leaves(tmp_
     assert machine.memory() == 5_000_000
     machine.require(5_000_000, "it", "this", "lower it")
     with pytest.raises(
-        UserError, match=r"^it needs about 1,000\.0 GB for this alone, and this machine has 0\.0 GB free; lo"
+        UserError, match=r"^it needs about 1,000\.0 GB just for this, and this machine has 0\.0 GB free; lo"
     ):
         machine.require(10**12, "it", "this", "lower it")
 
@@ -69,7 +69,7 @@ def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path, raised):
     ],
 )
 def test_a_backbone_that_is_too_large(settings):
-    with pytest.raises(UserError, match=r"^a backbone of .* needs about [\d,.inf]+ GB for its weights alone, and this"):
+    with pytest.raises(UserError, match=r"^a backbone of .* needs about [\d,.inf]+ GB just for its weights, and this"):
         DiTBackbone(**settings).build(CONTEXT)
 
 
@@ -107,7 +107,7 @@ def test_a_vocabulary_that_is_too_large():
     )
     words = [sys.executable, "-c", code]  # the library would abort the process
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    said = "UserError: tokenizer.vocabulary_size = 2147483648 needs about 300.6 GB for its table alone"
+    said = "UserError: tokenizer.vocabulary_size = 2147483648 needs about 300.6 GB just for its table"
     assert done.stderr.splitlines()[-1].partition("atat_zoo.system.errors.")[2].startswith(said), done
 
 

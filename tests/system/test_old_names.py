@@ -24,7 +24,7 @@ SETTINGS = [(name, flag, key) for name, keys in old_names.SETTINGS.items() for f
 def test_an_old_kind_is_answered(old, now, tmp_path):
     assert old not in KINDS
     assert now in KINDS
-    said = f"it is now '{now}'"
+    said = f"it is now called '{now}'"
     for ask in (ZOO.names, lambda kind: ZOO.spec(kind, "x")):
         with pytest.raises(UserError, match=said):
             ask(old)
@@ -44,7 +44,7 @@ def test_an_old_kind_is_answered(old, now, tmp_path):
 def test_an_old_component_is_answered(kind, old, now):
     assert old not in ZOO.names(kind)
     assert now in ZOO.names(kind)
-    with pytest.raises(UserError, match=f"there is no {kind} named '{old}': it is now '{now}'$"):
+    with pytest.raises(UserError, match=f"unknown {kind} '{old}': it is now called '{now}'$"):
         ZOO.spec(kind, old)
 
 
@@ -122,7 +122,7 @@ def test_a_table_of_another_kind_is_answered_with_what_to_extend(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('extends = "atat"\n[masking]\nuse = "importance"\n')
     with pytest.raises(
-        UserError, match=r"does not use a masking; leave .masking. out, or extend mdlm, whose objective does$"
+        UserError, match=r"does not use a masking; remove .masking., or extend mdlm, whose objective does$"
     ):
         load(str(path))
     path.write_text('extends = "mdlm"\nestimator = "frequency"\n[masking]\nuse = "importance"\n')

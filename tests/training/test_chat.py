@@ -126,7 +126,7 @@ def test_a_run_answers(tuned):
     head = [model.tokenizer.bos, *model.tokenizer.encode("user\n"), *model.tokenizer.encode(asked), model.tokenizer.eos]
     assert row[: len(head)] == head
     assert model.sample(chat=asked, prompt="The ship", length=40, seed=1).texts[0].startswith("The ship")
-    with pytest.raises(UserError, match=r"chat: message 1 has the role 'usr'; did you mean 'user'\?"):
+    with pytest.raises(UserError, match=r"chat: message 1 has the unknown role 'usr'; did you mean 'user'\?"):
         model.sample(chat=[{"role": "usr", "content": "x"}])
 
 

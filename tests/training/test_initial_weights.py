@@ -135,7 +135,7 @@ def test_counts_are_those_of_the_new_text(root, source, tmp_path):
     folder = train(counted, tmp_path / "counted").folder.path
     said = Listener()
     model = train(tuning(root, folder, "train.steps=1"), tmp_path / "run", reporter=said).model
-    assert said.said[0].endswith("; fresh: the counts of backbone.ngram_prior, which are of the new text")
+    assert said.said[0].endswith("; newly initialised: the counts of backbone.ngram_prior (from the new text)")
     state, theirs = model.module.state_dict(), load_file(folder / "model" / "model.safetensors")
     assert not torch.equal(state["backbone.prior.tokens"], theirs["backbone.prior.tokens"])
     again = Listener()
@@ -225,14 +225,16 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root,
     (tmp_path / "unknown" / "environment.json").unlink()
     said = Listener()
     resume(tmp_path / "unknown", reporter=said)
-    assert any("environment.json does not say with which weights the run began" in text for text in said.said)
+    assert any("environment.json does not identify the initial weights" in text for text in said.said)
     assert (tmp_path / "unknown" / "model" / "model.safetensors").read_bytes() == weights
     # The source was trained again in between: it would be another training under the same name.
     other = Model.from_run(copy)
     with torch.no_grad():
         next(other.module.parameters()).mul_(2)
     other.save(copy / "model")
-    with pytest.raises(UserError, match=r"init_from: .* has other weights than .* began with, which has no checkpoint"):
+    with pytest.raises(
+        UserError, match=r"init_from: .* no longer has the initial weights of .*, which has no checkpoint"
+    ):
         resume(tmp_path / "again")
     shutil.rmtree(copy)
     with pytest.raises(UserError, match=r"init_from: .* is not a run folder"):
@@ -243,7 +245,7 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root,
 
 
 def test_a_run_cannot_replace_what_it_continues_from(root, copy):
-    with pytest.raises(UserError, match=r"init_from: .* would be replaced by its own continuation"):
+    with pytest.raises(UserError, match=r"init_from: .* would be overwritten by the run that starts from it"):
         train(tuning(root, copy), copy, overwrite=True)
     assert (copy / "model" / "model.safetensors").is_file()
 
@@ -266,7 +268,7 @@ def test_a_source_that_is_not_what_it_says_is_refused(root, source, copy, tmp_pa
     experiment = tuning(root, copy)
     tokenizer = (copy / "model" / "tokenizer.json").read_bytes()
     (copy / "model" / "tokenizer.json").write_text("{}")
-    refuses(r"init_from: .*tokenizer\.json is not the file that model\.json describes", experiment)
+    refuses(r"init_from: .*tokenizer\.json differs from model\.json", experiment)
     put(copy, "tokenizer.json", b"{}")
     refuses(r"tokenizer\.sha256: ", experiment)
     put(copy, "tokenizer.json", tokenizer)

@@ -134,7 +134,7 @@ def test_patience_counts_evaluations_without_a_new_best():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (['train.callbacks=["early_stopper"]'], r"early_stopper goes by evaluations; set train\.evaluate_every"),
+        (['train.callbacks=["early_stopper"]'], r"early_stopper needs held-out evaluations; set train\.evaluate_every"),
         (["train.keep_best=true"], "keep_best needs evaluations during training; set evaluate_every, or keep"),
     ],
 )

@@ -203,7 +203,9 @@ def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_pat
     other.save(tmp_path / "base" / "model")
     with pytest.raises(UserError, match=r"model contains only LoRA matrices .*, whose weights have changed; restore"):
         Model.from_run(interrupted)
-    with pytest.raises(UserError, match=r"init_from: .* began with, which is trained by LoRA; train it again with"):
+    with pytest.raises(
+        UserError, match=r"init_from: .* the initial weights of .*, which is trained by LoRA; train it again with"
+    ):
         resume(interrupted)
     shutil.rmtree(tmp_path / "base")
     with pytest.raises(UserError, match=r"which does not exist any more; move that run back to "):

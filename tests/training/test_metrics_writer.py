@@ -183,7 +183,7 @@ def test_the_parts_get_the_progress_of_each_step_and_no_step_is_updated_twice():
     assert began == [0, 0, 1, 1]
     assert ended == [(sum_over_ranks, 1 / 8), (sum_over_ranks, 2 / 8)]
     state.timestamp.batch = 1
-    with pytest.raises(UserError, match="does not suffice for the optimizer's update at step 2"):
+    with pytest.raises(UserError, match="out of GPU memory in the optimizer's update at step 2"):
         progress.before_train_batch(state, None)
 
 

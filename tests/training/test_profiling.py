@@ -27,7 +27,7 @@ def test_a_profile_of_some_steps(tiny):
     trace = json.loads((tiny.root / "profiled/profile/trace.json").read_text())
     assert len(trace["traceEvents"]) > 100
     short = tiny.atat("train", str(tiny.path), "--out", "short", "--profile", "2", "train.steps=4").stdout
-    assert "nothing was profiled: that takes 3 steps and then 2, and 4 were done" in short
+    assert "nothing was profiled: it needs 3 warm-up steps and 2 more, 4 ran" in short
 
 
 def test_the_time_between_two_events_is_of_the_phase_that_ends(tmp_path, monkeypatch):
@@ -39,6 +39,6 @@ def test_the_time_between_two_events_is_of_the_phase_that_ends(tmp_path, monkeyp
     made.before_dataloader(None, None)
     for event in (Event.AFTER_DATALOADER, Event.BEFORE_FORWARD, Event.AFTER_LOSS, Event.BATCH_START, Event.BATCH_END):
         made.run_event(event, SimpleNamespace(), None)
-    spent = {"waiting for data": 1, "between phases": 2, "forward and loss": 4, "optimizer, moving average, logs": 8}
+    spent = {"waiting for data": 1, "between phases": 2, "forward and loss": 4, "optimizer, EMA, logs": 8}
     assert made.rows == [{"backward": 0} | spent]
     assert steps == [1]

@@ -81,18 +81,18 @@ BELL = ("mask_rates.use=logit_normal", "mask_rates.uniform_share=0.5", "curricul
         (
             (),
             "train={steps=30, max_grad_norm=2}",
-            "begun, but for train.steps; leave it out, or begin another run with init_f",
+            "can only change train.steps; remove it, or start another run with init_f",
         ),
         ((), "train.steps=24", ""),
         ((), "train.steps=30", ""),
-        ((), "train.steps=20", "train.steps = 20: .*has made 24 steps already; choose more"),
-        (("train.steps=30",), "train.steps=24", "train.steps = 24: .*has made 24 steps already; choose more"),
-        ((FALLING.format("cosine"),), "train.steps=30", "after 24 of 24 steps, .* is not what a training of 30 would"),
-        (("curriculum.use=three_stage",), "train.steps=30", "been: curriculum 'three_stage' follows the number"),
+        ((), "train.steps=20", "train.steps = 20: .*has already made 24 steps; choose a larger"),
+        (("train.steps=30",), "train.steps=24", "train.steps = 24: .*has already made 24 steps; choose a larger"),
+        ((FALLING.format("cosine"),), "train.steps=30", "after 24 of 24 steps, .* differs from a training of 30"),
+        (("curriculum.use=three_stage",), "train.steps=30", "because curriculum 'three_stage' depends on the number"),
         (
             (*BELL, "mask_rates.uniform_until=0.2"),
             "train.steps=30",
-            "been: mask_rates 'logit_normal' follows the number of steps",
+            "because mask_rates 'logit_normal' depends on the number of steps",
         ),
         (BELL, "train.steps=30", ""),
     ],
@@ -108,7 +108,7 @@ def test_what_may_change_on_the_command_line(tiny, tmp_path, words, override, sa
         assert (f"train.steps={experiment.train.steps}", last.step) == (override, 24)
     shutil.rmtree(folder.checkpoints)
     if override == "train.steps=30":
-        with pytest.raises(UserError, match=r"train.steps: .* has no checkpoint to go on from; .* --overwrite"):
+        with pytest.raises(UserError, match=r"train.steps: .* has no checkpoint to resume from; .* --overwrite"):
             resume_from(folder, [override], print)
     assert folder.resolved.read_bytes() == before
 
@@ -120,13 +120,13 @@ def test_what_changed_since_the_checkpoint_is_told_or_refused(tiny, tmp_path):
     assert resume_from(folder, [], told.append)[1].step == 24
     assert told == ["changed since step 24: train.save_every 5 is now 3"]
     folder.resolved.write_text(text.replace("lanes = 4", "lanes = 8"))
-    with pytest.raises(UserError, match=r"of step 24 was trained with \(data.lanes 4 is now 8\); put that back"):
+    with pytest.raises(UserError, match=r"of step 24 \(data.lanes 4 is now 8\); restore it"):
         resume_from(folder, [], told.append)
     with pytest.raises(UserError, match=r"--step 7: .* has no complete checkpoint of this step; choose one .*: 24$"):
         resume_from(folder, [], told.append, step=7)
     shutil.rmtree(folder.checkpoints)
     assert resume_from(folder, [], told.append)[1] is None
-    with pytest.raises(UserError, match="it has none yet; leave --step out"):
+    with pytest.raises(UserError, match="it has none yet; omit --step"):
         resume_from(folder, [], told.append, step=7)
 
 
@@ -203,6 +203,6 @@ def test_a_part_that_does_not_say_what_more_steps_change_may_go_on_unless_it_is_
     _check_extends(experiment, SimpleNamespace(path="run"), 1, 3)
     experiment.kinds = ("masking", "schedule")
     with pytest.raises(
-        UserError, match=r"^train.steps = 5: .* been: schedule 'own' follows the number of steps; begin"
+        UserError, match=r"^train.steps = 5: .* because schedule 'own' depends on the number of steps; start"
     ):
         _check_extends(experiment, SimpleNamespace(path="run"), 1, 3)

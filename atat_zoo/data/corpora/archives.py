@@ -1,7 +1,8 @@
-"""Files that are compressed, by their suffix, and the members of tar archives.
+"""Open compressed files by their suffix, and read the members of tar archives.
 
-`tarfile`, and webdataset with it, takes a damaged header for the end of the archive: what follows would be lost. Here
-it is an error that says where. Joined archives, as `cat a.tar b.tar` makes them, are read one after the other.
+`tarfile`, and with it webdataset, takes a damaged header for the end of the archive and would lose what follows. Here
+a damaged header is an error that names its position. Concatenated archives (`cat a.tar b.tar`) are read one after the
+other.
 """
 
 import bz2
@@ -27,14 +28,14 @@ _PIECE = 1 << 12  # bytes decompressed at once: a frame can make 128 KiB of four
 
 
 def suffix(path: Path) -> str:
-    """Return the suffix that tells the format, in lower case: that before `.gz`, `.zst`, `.bz2` or `.xz`."""
+    """Return the suffix that tells the format, in lower case, without `.gz`, `.zst`, `.bz2` or `.xz`."""
     name = path.with_suffix("") if path.suffix.lower() in PACKED else path
     return name.suffix.lower()
 
 
 @contextmanager
 def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Open what an open file holds, decompressed by its suffix."""
+    """Return the content of an open file as a stream, decompressed according to its suffix."""
     packing = path.suffix.lower()
     if packing in PACKED:
         if not raw.read(1):
@@ -57,7 +58,7 @@ def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 class _Frames(io.RawIOBase):
-    """What the frames of a Zstandard file hold; the library's own reader does not say that the last one has no end."""
+    """The decompressed frames of a Zstandard file; unlike the library's reader, it reports a truncated last frame."""
 
     # pyarrow's says so, but is ten times the package; Python 3.14 has `compression.zstd.open`, which can replace this.
 
@@ -72,7 +73,7 @@ class _Frames(io.RawIOBase):
         while not self.text:
             packed = self.packed or self.file.read(_PIECE)
             if not packed and not self.frame.eof:
-                raise EOFError("its last frame has no end")
+                raise EOFError("its last frame is truncated")
             if not packed:
                 return 0
             if self.frame.eof:
@@ -92,7 +93,7 @@ _PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zX
 
 
 class _Header(tarfile.TarInfo):
-    """A header of which damage is an error anywhere in an archive."""
+    """A tar header; damage is an error anywhere in the archive."""
 
     @classmethod
     @override
@@ -116,7 +117,7 @@ class _Header(tarfile.TarInfo):
         except (_errors.EmptyHeaderError, _errors.TruncatedHeaderError) as error:
             if tar.ended and isinstance(error, _errors.EmptyHeaderError):
                 raise
-            raise tarfile.ReadError("it has no end of an archive; it may be cut off") from None
+            raise tarfile.ReadError("the end of the archive is missing; it may be truncated") from None
         except (tarfile.HeaderError, ValueError, RecursionError) as error:
             raise tarfile.ReadError(f"its header at byte {tar.offset:,} is damaged: {error}") from None
         tar.ended = False
@@ -129,12 +130,12 @@ class _Archive(tarfile.TarFile):
 
 
 def members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
-    """Yield the name of each member of a tar stream but its folders, and what opens it until the next one.
+    """Yield the name of each file in a tar stream, and a function that opens it until the next one is read.
 
     The stream may be compressed by gzip, bzip2 or xz.
 
     Raises:
-        tarfile.TarError: where a header is damaged, or the archive ends too early.
+        tarfile.TarError: if a header is damaged or the archive ends too early.
     """
     start: bytes = cast(Any, stream).peek(6)
     opener = next((opener for magic, opener in _PACKED.items() if start.startswith(magic)), None)

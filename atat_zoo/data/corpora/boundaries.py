@@ -1,7 +1,7 @@
-"""Boundaries: where in a file of plain text a document ends and the next begins.
+"""Boundaries: where in a plain-text file a document ends and the next begins.
 
-A document is held out as a whole, and is packed with an end of its own, so what counts as one changes the splits and
-the sequences. No document may be longer than memory allows: `most` characters.
+Documents are held out as a whole and packed with separators, so the choice affects splits and sequences. A document
+may have at most `most` characters, a limit set by the memory.
 """
 
 import re
@@ -21,7 +21,7 @@ class Boundary(Protocol):
     name: str
 
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """Yield the documents of a file in their order; empty ones are skipped by the corpus.
+        """Yield the documents of a file in order; the corpus skips empty ones.
 
         Raises:
             MemoryError: for a document of more than `most` characters.
@@ -29,7 +29,7 @@ class Boundary(Protocol):
 
 
 def up_to(most: int, read: Callable[[int], str]) -> str:
-    """Return what `read` returns of a file; raise a `MemoryError` if there is more."""
+    """Return what `read` returns for a file; raise a `MemoryError` if the file has more characters."""
     text = read(most + 1)
     if len(text) > most:
         raise MemoryError
@@ -37,7 +37,7 @@ def up_to(most: int, read: Callable[[int], str]) -> str:
 
 
 def lines(file: IO[str], most: int) -> Iterator[str]:
-    """Yield lines of at most so many characters; raise a `MemoryError` for a longer one."""
+    """Yield the lines of a file; raise a `MemoryError` for a line of more than `most` characters."""
     return iter(partial(up_to, most, file.readline), "")
 
 
@@ -55,7 +55,7 @@ class FileBoundary(Boundary):
 
 @component
 class LineBoundary(Boundary):
-    """Each line is a document, without its line end: One Billion Words, Penn Treebank."""
+    """Each line is a document, without its newline, as in One Billion Words and Penn Treebank."""
 
     name = "line"
     summary = "one document per line"
@@ -68,7 +68,7 @@ class LineBoundary(Boundary):
 
 @component
 class ParagraphBoundary(Boundary):
-    """Lines up to an empty one are a document."""
+    """A paragraph, up to an empty line, is a document."""
 
     name = "paragraph"
     summary = "one document per paragraph; paragraphs are separated by empty lines"
@@ -91,10 +91,10 @@ class ParagraphBoundary(Boundary):
 
 @component
 class HeadingBoundary(Boundary):
-    """An article of WikiText is a document: it begins with a line ` = Title = ` between empty ones.
+    """Each article of WikiText is a document, starting with a line ` = Title = ` between empty lines.
 
-    Sections have more signs at either end; a line like that in a table or a formula stands among others. By
-    this rule WikiText-2 has the 600, 60 and 60 articles that it is said to have.
+    Section headings have more equals signs; similar lines inside tables and formulas have no empty lines around them.
+    With this rule WikiText-2 has its documented 600, 60 and 60 articles.
     """
 
     name = "heading"

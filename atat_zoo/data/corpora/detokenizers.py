@@ -1,7 +1,7 @@
-"""Detokenizers: published benchmark text, which stands in tokens with spaces between them, back to ordinary text.
+"""Detokenizers: restore ordinary text from the space-separated tokens of published benchmarks.
 
-What a model is measured on depends on every space, so each is that of the literature, rule by rule: those of the MDLM
-repository, from which the numbers of the field's zero-shot table come. They are functions of a document.
+Perplexity depends on every space, so the rules equal those of the MDLM repository, which produced the field's
+zero-shot table. Each detokenizer is a function of one document.
 """
 
 import re
@@ -19,7 +19,7 @@ class Detokenizer(Protocol):
     name: str
 
     def __call__(self, text: str) -> str:
-        """Return a document as it is read; the same for the same text."""
+        """Return the detokenized document, a function of the text only."""
 
 
 _SOURCE = "https://github.com/kuleshov-group/mdlm"
@@ -34,7 +34,7 @@ def _apply(rules: Sequence[Rule], text: str) -> str:
 
 
 def _joined(marks: str) -> list[Rule]:
-    """Rules that join each mark to the word before it."""
+    """Return rules that join each punctuation mark to the word before it."""
     return [(f" {mark} ", f"{mark} ") for mark in marks]
 
 
@@ -95,7 +95,7 @@ _LM1B: tuple[Rule, ...] = (
 
 @component
 class NoDetokenizer(Detokenizer):
-    """The text as it is, as for AG News, OpenWebText and text8."""
+    """The text unchanged, as for AG News, OpenWebText and text8."""
 
     name = "none"
     summary = "no detokenization"
@@ -107,7 +107,7 @@ class NoDetokenizer(Detokenizer):
 
 @component
 class WikiTextDetokenizer(Detokenizer):
-    """Contractions, `@-@` in numbers and words, punctuation, brackets, quotation marks, headings, `N` for a number."""
+    """WikiText: contractions, `@-@`, punctuation, brackets, quotation marks, headings, `N` for a number."""
 
     name = "wikitext"
     summary = "WikiText: undoes @-@, spaces before punctuation and inside brackets, headings"
@@ -121,7 +121,7 @@ class WikiTextDetokenizer(Detokenizer):
 
 @component
 class PTBDetokenizer(Detokenizer):
-    """Contractions, slashes, `N` for a number, `<unk>` as a question mark; no white space at the ends."""
+    """Penn Treebank: contractions, slashes, `N` for a number, `<unk>` as a question mark; strips white space."""
 
     name = "ptb"
     summary = "Penn Treebank: undoes split contractions, N for a number; <unk> becomes a question mark"
@@ -134,7 +134,7 @@ class PTBDetokenizer(Detokenizer):
 
 @component
 class LM1BDetokenizer(Detokenizer):
-    """Addresses, contractions, punctuation, quotation marks, brackets and currencies, for a sentence a document."""
+    """One Billion Words: URLs, contractions, punctuation, quotation marks, brackets, currencies."""
 
     name = "lm1b"
     summary = "One Billion Words: undoes split contractions, punctuation, quotation marks, currencies"
@@ -147,7 +147,7 @@ class LM1BDetokenizer(Detokenizer):
 
 @component
 class LambadaDetokenizer(Detokenizer):
-    """Straight double quotation marks, no white space at the ends, and a line end before the passage."""
+    """LAMBADA: straight double quotation marks, stripped white space, and a newline before the passage."""
 
     name = "lambada"
     summary = "LAMBADA: straight quotation marks, a newline at the start"
@@ -160,7 +160,7 @@ class LambadaDetokenizer(Detokenizer):
 
 @component
 class ScientificPapersDetokenizer(Detokenizer):
-    """Those of WikiText and of One Billion Words, one after the other."""
+    """arXiv and PubMed: the rules of WikiText, then those of One Billion Words."""
 
     name = "scientific_papers"
     summary = "arXiv and PubMed articles: applies wikitext, then lm1b"

@@ -1,9 +1,9 @@
-"""The documents of one file: plain text, or the texts of rows, told by the suffix; and dialogues.
+"""Read the documents or dialogues of one file: plain text, or records, depending on the suffix.
 
-Rows are read by the standard library and by pyarrow, of which `datasets` is made. The streaming reader of `datasets`
-itself was tried (5.2): it makes other texts of those that look like dates, reads the beginning of a `.zst` that was cut
-off for the whole, loses or exchanges texts where a row of CSV has a cell too many, finds no rows in a file with `[` in
-its name, all of it without a word, and refuses JSON of which any column changes its type after some megabytes.
+The standard library and pyarrow read the records. The streaming reader of `datasets` 5.2 was tried; without an error
+it changes texts that look like dates, reads a truncated `.zst` as complete, loses or swaps texts in CSV rows with an
+extra cell, and finds no rows in a file with `[` in its name. It also refuses JSON with a column that changes its type
+after some megabytes.
 """
 
 import csv
@@ -45,12 +45,12 @@ _SPACE = re.compile(r"\s*")
 
 
 class NoTextError(UserError):
-    """A row whose text is null or absent."""
+    """A record whose text is null or missing."""
 
 
 @attrs.define
 class Missing:
-    """What becomes of rows whose text is null or absent: the first is refused, or they are left out and counted."""
+    """How to treat records whose text is null or missing: raise an error, or skip and count them."""
 
     policy: Policy
     rows: int = 0
@@ -58,7 +58,7 @@ class Missing:
     first: str = ""
 
     def texts(self, rows: Rows, read: Callable[[Any, str], T]) -> Iterator[T]:
-        """Yield what `read` makes of the rows of a file and their positions; one with no text at all is refused."""
+        """Yield the text that `read` returns for each record of a file; raise a `UserError` if no record has text."""
         number = left_out = 0
         refusal: NoTextError | None = None
         for position, value in rows:
@@ -74,16 +74,17 @@ class Missing:
         self.rows, self.left_out = self.rows + number, self.left_out + left_out
 
     def say(self, what: str) -> None:
-        """Print how many rows were left out; `what` names the place."""
+        """Print how many records were skipped; `what` names the place."""
         if self.left_out:
             said = (
-                f"{self.left_out:,} of {self.rows:,} rows have no text and are left out, the first {clip(self.first)}"
+                f"{self.left_out:,} of {self.rows:,} records have no text and were skipped, the first: "
+                f"{clip(self.first)}"
             )
             warnings.warn(f"{what}: {said}", Note, stacklevel=2)
 
 
 def columns_of(field: str, there: list[str]) -> list[str]:
-    """Return the columns that have a text: that of exactly this name, or those whose name begins a path a.b."""
+    """Return the columns that contain the text: the one with exactly this name, or those that start a path a.b."""
     return [field] if field in there else [name for name in there if field.startswith(f"{name}.")]
 
 
@@ -94,7 +95,7 @@ def rows_of(
     field: str = "",
     stream: IO[bytes] | None = None,
 ) -> Rows:
-    """Yield the rows of a file; of a table the `columns` of those that are there, of CSV the `field` as a table."""
+    """Yield the records of a file as tables; of CSV only the `field`, of others only the existing `columns`."""
     with stream or path.open("rb") as raw:
         if suffix(path) in TABLES:
             yield from _table(path, raw, columns)
@@ -105,7 +106,7 @@ def rows_of(
 
 
 def _json(path: Path, file: IO[str], most: int) -> Rows:
-    """Yield the objects of JSON lines, or of arrays and objects that take several lines, one after the other."""
+    """Yield the objects of JSON lines, or of multi-line arrays and objects, one after the other."""
     where = f"{path}, line "
     for number, line in enumerate(lines(file, most), 1):
         try:
@@ -114,7 +115,7 @@ def _json(path: Path, file: IO[str], most: int) -> Rows:
             if suffix(path) == ".json" and number == 1:
                 yield from _values(path, line + up_to(most, file.read))
                 return
-            raise UserError(f"corpus: {where}{number} is not JSON ({error})") from None
+            raise UserError(f"corpus: {where}{number} is not valid JSON ({error})") from None
         for each in value if isinstance(value, list) else (value,):
             yield f"{where}{number}", each
 
@@ -126,7 +127,7 @@ def _values(path: Path, text: str) -> Rows:
             value, at = json.JSONDecoder().raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             line = text.count("\n", 0, getattr(error, "pos", at)) + 1
-            raise UserError(f"corpus: {path}, line {line} is not JSON ({error})") from None
+            raise UserError(f"corpus: {path}, line {line} is not valid JSON ({error})") from None
         for each in value if isinstance(value, list) else [value]:
             number += 1
             yield f"{path}, item {number}", each
@@ -153,7 +154,7 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
         if field not in names:
             raise UserError(
                 f"corpus.text_field: {path} has no column {field!r}{nearest(field, names)} in its first line; set "
-                "corpus.text_field to the column of the text, or write the names of the columns above them"
+                "corpus.text_field to the column of the text, or add a first line with column names"
             )
         column = names.index(field)
         for row in rows:
@@ -166,7 +167,7 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
             if row:
                 yield position, {field: row[column]}
     except csv.Error as error:
-        raise UserError(f"corpus: {path}, line {rows.line_num} is not CSV ({error}); mend it") from None
+        raise UserError(f"corpus: {path}, line {rows.line_num} is not valid CSV ({error}); correct it") from None
 
 
 def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Rows:
@@ -177,7 +178,7 @@ def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]
         raise UserError(f"corpus: {path} needs pyarrow; run `pip install 'atat-zoo[parquet]'`") from None
     if path.suffix.lower() in PACKED:
         raise UserError(
-            f"corpus: {path} is compressed, and a {suffix(path)} file compresses its own columns; decompress it"
+            f"corpus: {path} is compressed, but {suffix(path)} files compress their columns themselves; decompress it"
         )
     number = 0
     try:
@@ -195,11 +196,13 @@ def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]
         if isinstance(error, OSError) and error.errno:
             raise
         reason = str(error).partition("\n")[0]
-        raise UserError(f"corpus: {path} cannot be read as {suffix(path)[1:]} ({reason}); it may be cut off") from None
+        raise UserError(
+            f"corpus: {path} cannot be read as {suffix(path)[1:]} ({reason}); it may be truncated"
+        ) from None
 
 
 def rows_in(path: Path) -> int | None:
-    """Return the number of rows that a Parquet file says that it has; None for another file."""
+    """Return the number of rows that a Parquet file declares; None for any other file."""
     if suffix(path) != ".parquet":
         return None
     from pyarrow.parquet import read_metadata
@@ -208,7 +211,7 @@ def rows_in(path: Path) -> int | None:
 
 
 def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
-    """Yield the batches of an Arrow file, or of a stream, as `save_to_disk` of the library `datasets` writes it."""
+    """Yield the batches of an Arrow file or stream; `save_to_disk` of the library `datasets` writes streams."""
     try:
         file = arrow.ipc.open_file(raw)
         batches = map(file.get_batch, range(file.num_record_batches))
@@ -221,14 +224,14 @@ def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str
 
 
 def text_of(value: Any, field: str, position: str) -> str:
-    """Return the text of an object; its position, a line or a row of a file, is for messages.
+    """Return the text of a record; `position`, a line or a row of a file, is for messages.
 
     Raises:
-        NoTextError: when the row has no text.
+        NoTextError: if the record has no text.
     """
     found = _found(value, field)
     if found is None:
-        skip = 'corpus.missing = "skip" to leave such rows out and count them'
+        skip = 'corpus.missing = "skip" to skip and count such records'
         names = list(value) if isinstance(value, dict) else []
         names += [f"{name}.{inner}" for name in names if isinstance(value[name], dict) for inner in value[name]]
         if field in names:
@@ -251,7 +254,7 @@ def text_of(value: Any, field: str, position: str) -> str:
 
 
 def _found(value: Any, field: str) -> Any:
-    """Return what an object has at exactly this key, or else at a path of keys, a.b; None where there is nothing."""
+    """Return the value of an object at exactly this key, or else at a path of keys a.b; None if absent."""
     if not isinstance(value, dict):
         return None
     if field in value:
@@ -261,7 +264,7 @@ def _found(value: Any, field: str) -> Any:
 
 
 def package(path: Path) -> tuple[str, str] | None:
-    """Return the optional package that reading a file needs, and how it is installed; None where it needs none."""
+    """Return the optional package that a file's format needs, and how to install it; None if it needs none."""
     if suffix(path) in TABLES:
         return "pyarrow", "atat-zoo[parquet]"
     return ("zstandard", "atat-zoo[zstd]") if path.suffix.lower() == ".zst" else None
@@ -270,10 +273,10 @@ def package(path: Path) -> tuple[str, str] | None:
 def documents(
     path: Path, boundary: Boundary, field: str, missing: Missing, stream: IO[bytes] | None = None
 ) -> Iterator[str]:
-    """Yield the documents of a file in their order, empty ones included.
+    """Yield the documents of a file in order, including empty ones.
 
-    `field` is the key or the column of the text in rows: its exact name, or a.b for a nested key; `stream` is the open
-    file, to see how far it is read.
+    `field` is the key or column of the text in records: its exact name, or a.b for a nested key; `stream` is the open
+    file, whose position shows the progress.
     """
 
     def columns(there: list[str]) -> list[str]:
@@ -288,7 +291,9 @@ def documents(
         return text_of(value, field, position)
 
     if suffix(path) in (".tar", ".tgz"):
-        raise UserError(f'corpus: {path} is an archive; unpack it, or set corpus.use = "webdataset" for one of samples')
+        raise UserError(
+            f'corpus: {path} is an archive; unpack it, or set corpus.use = "webdataset" if it contains samples'
+        )
     with _readable(path) as most:
         if suffix(path) not in (*JSON, *CSV, *TABLES):
             with stream or path.open("rb") as raw, unpacked(path, raw) as content:
@@ -302,9 +307,9 @@ def documents(
 
 
 def dialogues(path: Path) -> Iterator[str]:
-    """Yield the dialogues of a file of JSON, Parquet or Arrow in their order; see `Corpus.dialogues`."""
+    """Yield the dialogues of a JSON, Parquet or Arrow file in order; see `Corpus.dialogues`."""
     if suffix(path) not in (*JSON, *TABLES):
-        raise UserError(f"corpus: {path} has no dialogues, which are in .jsonl, .json, .parquet or .arrow; convert it")
+        raise UserError(f"corpus: {path} cannot contain dialogues; convert it to .jsonl, .json, .parquet or .arrow")
     with _readable(path) as most:
         for position, row in rows_of(path, lambda there: [key for key in KEYS if key in there], most):
             text = dialogue_of(row, position)
@@ -314,7 +319,7 @@ def dialogues(path: Path) -> Iterator[str]:
 
 
 def dialogue_of(value: Any, position: str) -> str:
-    """Return a dialogue as a text; its position, a line or a row of a file, is for messages."""
+    """Return a record as a dialogue's text; `position`, a line or a row of a file, is for messages."""
     try:
         return to_text(messages_of(value), position)
     except ValueError as error:
@@ -323,7 +328,7 @@ def dialogue_of(value: Any, position: str) -> str:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[int]:
-    """Give how many characters a document of a file may have, and make a sentence of what goes wrong in reading it."""
+    """Yield the maximum number of characters of a document; raise read errors as `UserError`."""
     most = 0
     try:
         most = _most(path)
@@ -331,21 +336,21 @@ def _readable(path: Path) -> Iterator[int]:
     except UnicodeDecodeError as error:
         raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
-        raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
+        raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be truncated") from None
     except OSError as error:
         if not error.errno:  # of bz2
-            raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
+            raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be truncated") from None
         raise unreadable(path, error) from None
     except MemoryError:
         raise UserError(
-            f"corpus: {path} has a document of more than {most:,} characters, more than this machine or a "
-            "compressed text of its size can hold; "
-            'set corpus.document = "paragraph" or "line", cut it into documents, or write JSON as lines'
+            f"corpus: {path} has a document of more than {most:,} characters, the limit for this machine or for a "
+            "compressed file of this size; "
+            'set corpus.document = "paragraph" or "line", split it into documents, or use JSON lines'
         ) from None
 
 
 def text_in(path: Path, boundary: Boundary, field: str, missing: Missing) -> float:
-    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning."""
+    """Return the approximate bytes of documents per byte of a file, estimated from its beginning."""
     size, whole = 0, max(1, path.stat().st_size)
     with path.open("rb") as raw:
         for number, text in enumerate(documents(path, boundary, field, missing, raw), 1):
@@ -357,7 +362,7 @@ def text_in(path: Path, boundary: Boundary, field: str, missing: Missing) -> flo
 
 
 def _most(path: Path) -> int:
-    """Return how many characters a document of a file may have."""
+    """Return the maximum number of characters of a document in a file."""
     # A character takes up to four bytes, while it is read twice that, and the shuffling holds documents too.
     most = memory() // 16
     return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix.lower() in PACKED else most

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or a folder of files that its library reads."""
+"""Datasets of the Hugging Face hub, or of a local folder."""
 
 import re
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @component
 class HuggingFaceCorpus(Divided):
-    """A data set by its name on the hub, or a folder of files or of `save_to_disk`, read by the library `datasets`.
+    """A dataset on the Hugging Face hub, or a local folder of files or of `save_to_disk`, read by `datasets`.
 
-    The text must not change under a run: of a data set on the hub the commit is named, of a folder the content is
-    hashed. Without `streaming` the library downloads and converts the whole set into its cache, and a split may be a
-    part of one, as in `train[:-100000]`; with it, it reads what is needed, every time. If `validation` or `test` is not
-    named, that share of the training documents is held out, as by the corpus `files`. Dialogues
-    (`data.format = "chat"`) have their columns, as there.
+    The text of a run must not change: a dataset on the hub needs a commit, and the content of a folder is hashed. With
+    `streaming`, `datasets` reads the rows over the network every time; otherwise it downloads and converts the whole
+    dataset into its cache, and a split can be a slice such as `train[:-100000]`. If `validation` or `test` is not set,
+    a share of the training documents is held out, as in the corpus `files`, which also says which columns dialogues
+    (`data.format = "chat"`) have.
     """
 
     name = "huggingface"
@@ -84,9 +84,8 @@ class HuggingFaceCorpus(Divided):
             return stamps_of(sorted(file for file in folder.rglob("*") if file.is_file()))
         if self.revision is None:
             raise UserError(
-                f"corpus.revision: {self.path} is not a folder here, and a data set on the hub can change: "
-                "set corpus.revision to its "
-                f"commit, as listed in https://huggingface.co/datasets/{self.path}/commits/main"
+                f"corpus.revision: {self.path} is not a local folder, and a dataset on the hub can change: set "
+                f"corpus.revision to its commit, listed in https://huggingface.co/datasets/{self.path}/commits/main"
             )
         return None  # its commit does not change
 
@@ -119,7 +118,7 @@ class HuggingFaceCorpus(Divided):
             yield dialogue_of(row, position)
 
     def _kept(self, split: Split, column: str | None) -> Rows:
-        """Yield the rows that fulfil the conditions, with a column and theirs; or, without one, those of dialogues."""
+        """Yield the rows that fulfil the conditions, with only the columns needed."""
         conditions = [condition.partition("=")[::2] for condition in self.keep]
         named = getattr(self, split)
         loaded = self._load(named)
@@ -132,7 +131,7 @@ class HuggingFaceCorpus(Divided):
                 if name is not None and not found:
                     raise UserError(
                         f"corpus.{key}: {self.path} has no column {name!r}{nearest(name, there)} "
-                        f"(there are: {', '.join(there)})"
+                        f"(available: {', '.join(there)})"
                     )
             loaded = loaded.select_columns(list(dict.fromkeys([*own, *(name for name, _ in conditions)])))
         for number, row in enumerate(self._rows(loaded, named), 1):
@@ -140,7 +139,7 @@ class HuggingFaceCorpus(Divided):
                 yield f"{self.path}, row {number}", row
 
     def rows(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a split of the data set, or of a part of one, with all of their columns."""
+        """Yield the rows of a split, or of a slice of one, with all their columns."""
         return self._rows(self._load(split), split)
 
     def _load(self, split: str) -> Any:
@@ -175,13 +174,13 @@ class HuggingFaceCorpus(Divided):
     def _unreadable(self, split: str, error: Exception) -> UserError:
         reason = " ".join(str(error.__cause__ or error).split())
         streamed = self.streaming and "[" in split
-        remedy = "; a part of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
-        signs = "; the library takes [ for a pattern: rename the folder" if "[" in self.path else ""
+        remedy = "; a slice of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
+        signs = "; datasets reads [ as the start of a pattern: rename the folder" if "[" in self.path else ""
         return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {reason:.300}{remedy}{signs}")
 
 
 def _part(datasets: Any, saved: Any, split: str) -> Any:
-    """Return a part of a data set that `save_to_disk` wrote without splits, which is called "train"."""
+    """Return a split of a dataset from `save_to_disk`; a dataset that was saved without splits is "train"."""
     parts = datasets.ReadInstruction.from_spec(split).to_absolute({str(saved.split or "train"): len(saved)})
     return datasets.concatenate_datasets(
         [saved.select(range(part.from_ or 0, part.to or len(saved))) for part in parts]

@@ -28,7 +28,7 @@ _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state
 
 
 class NamedFiles(Divided):
-    """A corpus whose splits are files: `train`, `validation` and `test` name them."""
+    """A corpus whose parameters `train`, `validation` and `test` name files."""
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
@@ -36,7 +36,7 @@ class NamedFiles(Divided):
 
     def __attrs_post_init__(self) -> None:
         if not self.train or "" in self.train:
-            raise ValueError("train names no file")
+            raise ValueError("train is empty; name at least one file")
         self.check_shares()
 
     @override
@@ -54,7 +54,7 @@ class NamedFiles(Divided):
         return {split: stamps_of(paths) for split, paths in self.files().items()}
 
     def files(self) -> dict[str, list[Path]]:
-        """Return the files of each split; none if it is held out of the training files."""
+        """Return the files of each split; an empty tuple if the split is held out of the training files."""
         patterns = {"train": self.train, "validation": self.validation, "test": self.test}
         files = {key: self.expand(names, key) for key, names in patterns.items()}
         seen: dict[Path, str] = {}
@@ -62,17 +62,19 @@ class NamedFiles(Divided):
             for path in paths:
                 other = seen.setdefault(path.resolve(), key)
                 if other != key:
-                    raise UserError(f"corpus.{key}: {path} is in corpus.{other} too; a held-out text must not be both")
+                    raise UserError(
+                        f"corpus.{key}: {path} is also in corpus.{other}; a file must belong to one split only"
+                    )
         return files
 
     @abstractmethod
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
-        """Return the files that the patterns of a parameter name, each once."""
+        """Return the files that the patterns of a parameter match, each once."""
 
 
 @attrs.define
 class Search:
-    """The files that the patterns of a parameter name, each once, and what is left out of them."""
+    """The files that the patterns of a parameter match, each once, and the files that are skipped."""
 
     key: str
     suffixes: tuple[str, ...]  # of the files that are read of a folder
@@ -81,7 +83,7 @@ class Search:
     left_out: dict[str, list[Path]] = attrs.field(factory=dict)
 
     def add(self, pattern: str) -> Iterator[Path]:
-        """Yield the files of a path, a pattern or a folder that are new."""
+        """Yield the new files of a path, a pattern or a folder."""
         path = Path(os.path.expanduser(pattern))  # of an unknown user, it stays as it is
         matches = [path] if path.exists() else sorted(map(Path, glob_paths(path)))
         files = [match for match in matches if match.is_file()]
@@ -95,25 +97,25 @@ class Search:
         if not files:
             there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
             signs = "; [ begins a pattern; write [[] for the character" if "[" in pattern else ""
-            said = f"there is no file {pattern}{nearest(path.name, there)}{signs}"
+            said = f"file not found: {pattern}{nearest(path.name, there)}{signs}"
             raise UserError(f"corpus.{self.key}: {said}; {self.remedy}")
         for file in files:
             if self.found.setdefault(file.resolve(), file) != file:
-                self._leave_out("read under another name", file)
+                self._leave_out("already read under another name", file)
             yield self.found[file.resolve()]
 
     def say(self) -> None:
-        """Print how many files are left out, and why."""
+        """Print how many files are skipped, and why."""
         if self.left_out:
             told = (f"{len(paths):,} {why} ({clip(paths[0], 100)})" for why, paths in self.left_out.items())
-            warnings.warn(f"corpus.{self.key}: left out: {', '.join(told)}", Note, stacklevel=2)
+            warnings.warn(f"corpus.{self.key}: skipped: {', '.join(told)}", Note, stacklevel=2)
 
     def _leave_out(self, why: str, *paths: Path) -> None:
         if paths:
             self.left_out.setdefault(why, []).extend(paths)
 
     def _inside(self, folder: Path) -> Iterator[Path]:
-        """Yield the files of a folder and of its folders, of links too, that have one of the suffixes."""
+        """Yield the files in a folder, its subfolders and links that have one of the suffixes."""
 
         def refuse(error: OSError) -> None:
             raise unreadable(error.filename, error)
@@ -123,12 +125,12 @@ class Search:
             here, real = Path(name), os.path.realpath(name)
             folders[:] = [] if real in seen else sorted(each for each in folders if not each.startswith("."))
             if real in seen:
-                self._leave_out("read under another name", here)
+                self._leave_out("already read under another name", here)
                 continue
             seen.add(real)
             for path in sorted(map(here.joinpath, files)):
                 if not path.is_file():
-                    self._leave_out("a device or a pipe" if path.exists() else "a link to nothing", path)
+                    self._leave_out("a device or a pipe" if path.exists() else "a broken link", path)
                 elif suffix(path) not in self.suffixes or path.name in _ABOUT or path.name.endswith(".source.json"):
                     self._leave_out("of another format", path)
                 elif path.name.startswith("."):
@@ -138,7 +140,7 @@ class Search:
 
 
 def glob_paths(path: Path) -> list[str]:
-    """Return the paths of a pattern, in which what is there by its own name is no pattern."""
+    """Return the paths that a pattern matches; an existing path is taken literally, even with [ in it."""
     there = next(each for each in path.parents if each.exists())
     rest, folder = str(path.relative_to(there)), glob.escape(str(there))
     literal = os.path.join(folder, rest.replace("[", "[[]"))
@@ -147,19 +149,18 @@ def glob_paths(path: Path) -> list[str]:
 
 @component
 class FilesCorpus(NamedFiles):
-    """Files named by path or pattern, or folders of them, in UTF-8.
+    """UTF-8 files, given by paths, patterns or folders.
 
-    `.jsonl`, `.ndjson`, `.jsonlines` and `.json` have JSON objects, one per line, or in `.json` an array of them too;
-    the `text_field` of each is a document, and so is that of each row of a `.parquet`, `.arrow` or `.feather`, and of a
-    `.csv` or a `.tsv` whose first line names the columns; other files are plain text. Those ending in `.gz`, `.zst`,
-    `.bz2` and `.xz` are decompressed. Of a folder, and of the folders and links in it, those with these endings or
-    `.txt` are read, each once, but no hidden ones; what is left out is counted. A `[` begins a pattern unless a file
-    has it in its name. If `validation` or `test` names no files, that share of the training documents is held out, by
-    their hashes: no document is divided, and equal ones are in the same split. Empty documents are skipped, and so is a
-    byte order mark at the start of a file.
+    `.jsonl`, `.ndjson`, `.jsonlines` and `.json` have JSON objects, one per line; `.json` may also have an array. The
+    `text_field` of each object is a document, as is that of each row of `.parquet`, `.arrow` and `.feather`, and of
+    `.csv` and `.tsv` whose first line names the columns. Other files are plain text. Files ending in `.gz`, `.zst`,
+    `.bz2` and `.xz` are decompressed. In a folder, files with these endings or `.txt` are read recursively, each once;
+    hidden files are skipped, and the number of skipped files is printed. A `[` begins a pattern unless a file of that
+    name exists. If `validation` or `test` is not set, a share of the training documents is held out by hash: no
+    document is divided, and equal documents are in the same split. Empty documents and byte order marks are skipped.
 
-    Dialogues (`data.format = "chat"`) are the objects of JSON or the rows of Parquet and Arrow: `messages`, a list with
-    the `role` and the `content` of each, or `prompt` and `response` (or `completion`).
+    Dialogues (`data.format = "chat"`) are objects of JSON or rows of Parquet and Arrow with the keys `messages`, a
+    list with the `role` and the `content` of each, or `prompt` and `response` (or `completion`).
     """
 
     name = "files"
@@ -191,7 +192,7 @@ class FilesCorpus(NamedFiles):
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """What reading the files needs, as an optimizer's `package`; of several packages, the first."""
+        """The optional package needed to read the files (the first one), in the form of an optimizer's `package`."""
         paths = itertools.chain.from_iterable(self.files().values())
         return next(filter(None, map(package, paths)), None)
 
@@ -234,7 +235,7 @@ class FilesCorpus(NamedFiles):
 
     @override
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
-        remedy = self.source or "name files that are there: a path is taken from the folder in which atat is started"
+        remedy = self.source or "paths are relative to the folder where atat is started"
         search = Search(key, SUFFIXES, remedy)
         found = dict.fromkeys(path for pattern in patterns for path in search.add(pattern))
         refuse_unfinished(found, key)

@@ -1,14 +1,14 @@
-"""`atat data get`: download a corpus or a tokenizer by the table `[source]` of its recipe.
+"""`atat data get`: download a corpus or a tokenizer as the table `[source]` of its file says.
 
-A recipe is a TOML file with a `[corpus]`, as in experiments/corpora, or a `[tokenizer]`, as in experiments/tokenizers.
-A source is files at addresses, kept as they are or unpacked, or a data set of the Hugging Face hub, whose splits are
-written to files.
+The file is TOML with a `[corpus]`, as in experiments/corpora, or a `[tokenizer]`, as in experiments/tokenizers. A
+source is a list of URLs, kept as files or unpacked, or a dataset of the Hugging Face hub, whose splits are written to
+files.
 
-    <folder>/.NAME.lock         held while they are fetched
-    <folder>/.NAME.source.part  that they are not complete: what NAME.source.json will say, and the command that goes on
-    <folder>/NAME.source.json   what was fetched, and what the recipe said: written last
+    <folder>/.NAME.lock         locked during the download
+    <folder>/.NAME.source.part  marks an incomplete download, with the command that resumes it
+    <folder>/NAME.source.json   what was downloaded, and from which `[source]`; written last
 
-A file is whole or absent. What is there already is not fetched again, and no text is replaced by another unnoticed.
+Files are complete or absent. Existing files are not downloaded again, and a text is never replaced silently by another.
 """
 
 import errno
@@ -43,7 +43,7 @@ from atat_zoo.system.parsing import from_json
 
 @component_base
 class SourceFile:
-    """A file at an address, kept as it is, or an archive of which some members are."""
+    """A file at a URL, kept as it is, or an archive from which members are extracted."""
 
     url: str = param(help="URL; braces are expanded, as in part-{000..127}.txt")
     to: str | None = param(None, help="file to save, with the braces of url; not set for an archive")
@@ -58,7 +58,7 @@ class SourceFile:
         if "" in (self.to, *self.members.values()):
             raise ValueError("a path in `to` or `members` is empty; name a file")
         if (self.to is None) == (not self.members):
-            raise ValueError("must have either `to` or, for an archive, `members`")
+            raise ValueError("set `to`, or `members` for an archive, and not both")
         if self.sha256 is not None:
             if not re.fullmatch("[0-9a-fA-F]{64}", self.sha256):
                 raise ValueError(f"sha256 must be 64 hexadecimal digits, not {self.sha256!r}")
@@ -67,7 +67,7 @@ class SourceFile:
 
 @component_base
 class TextSource:
-    """The table `[source]` of a recipe."""
+    """The table `[source]` of a corpus or tokenizer file."""
 
     licence: str = param(help="licence of the text")
     cite: str = param(help="citation")
@@ -80,11 +80,11 @@ class TextSource:
         None,
         help="key of the text in records or downloaded JSON lines; a.b for a nested key; a list of texts is joined",
     )
-    vocabulary_size: int | None = param(None, help="of a tokenizer: how many tokens it has", ge=1)
+    vocabulary_size: int | None = param(None, help="vocabulary size, for a tokenizer", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if (self.hub is None) == (not self.files) or (self.hub is None) != (not self.splits):
-            raise ValueError("must have either `files`, or `hub` and `splits`")
+            raise ValueError("set `files`, or `hub` and `splits`, and not both")
         if "" in self.splits.values():
             raise ValueError("splits: a file name is empty; name a file")
         if len({*self.splits.values()}) < len(self.splits):
@@ -92,7 +92,7 @@ class TextSource:
 
 
 class CorpusRecipe(NamedTuple):
-    """A corpus that can be fetched."""
+    """A corpus or tokenizer that can be downloaded."""
 
     name: str
     command: str  # which fetches it
@@ -102,7 +102,7 @@ class CorpusRecipe(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The innermost folder with all of its files, in the working directory."""
+        """The innermost folder that contains all files, in the working directory."""
         return Path(os.path.commonpath([os.path.dirname(path) or "." for path in self.paths]))
 
     @property
@@ -113,19 +113,18 @@ class CorpusRecipe(NamedTuple):
 
 
 def read(name: str) -> CorpusRecipe:
-    """Return a recipe that ships with the zoo, by its name, or one in a file; a `UserError` where it has no source."""
+    """Return the source with a shipped name, or in a file; raise a `UserError` without a table `[source]`."""
     file = shipped(f"{CORPORA}/{name}") or shipped(f"{TOKENIZERS}/{name}") or Path(name)
     try:
         table = read_toml(file)
     except FileNotFoundError:
         known = [*recipes(), *recipes(TOKENIZERS)]
         raise UserError(
-            f"there is no recipe {clip(repr(name))}: no such file{nearest(name, known)} (shipped: {', '.join(known)})"
+            f"unknown corpus or tokenizer {clip(repr(name))}: no such file{nearest(name, known)} (shipped: "
+            f"{', '.join(known)})"
         ) from None
     if not isinstance(own := table.get("source"), dict):
-        raise UserError(
-            f"{file}: source: the table [source] is missing, which says where to download the text; write it"
-        )
+        raise UserError(f"{file}: source: the table [source] is missing; add it, with the URLs of the text")
     zoo = Zoo.load()
     source, problems = structure(TextSource, own, "source", zoo)
     found = [
@@ -146,7 +145,7 @@ def read(name: str) -> CorpusRecipe:
 
 
 def every() -> list[CorpusRecipe]:
-    """Return the recipes that ship with the zoo: first the corpora, then the tokenizers."""
+    """Return the sources that ship with the zoo: first the corpora, then the tokenizers."""
     return [read(name) for name in (*recipes(), *recipes(TOKENIZERS))]
 
 
@@ -169,14 +168,16 @@ _DAMAGED = (*DAMAGED, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 
 
 def get(recipe: CorpusRecipe, say: Say) -> Record:
-    """Fetch the text of a recipe unless it is here; return the record of what was fetched.
+    """Download the text of a source unless it exists; return the record of the download.
 
-    What cannot be fetched, unpacked or written, or is another text than before, is named by a `UserError`.
+    A `UserError` names what cannot be downloaded, unpacked or written, and a text that has changed.
     """
     path, mark = recipe.folder / f"{recipe.name}.source.json", marker(recipe.folder, recipe.name)
     try:
         recipe.folder.mkdir(parents=True, exist_ok=True)
-        with locked(recipe.folder / f".{recipe.name}.lock", lambda who: say(f"{recipe.name} is fetched by {who}")):
+        with locked(
+            recipe.folder / f".{recipe.name}.lock", lambda who: say(f"{recipe.name} is being downloaded by {who}")
+        ):
             before, origins = _record(path), _origins(recipe)
             begun = before or _record(mark)
             if begun:
@@ -208,7 +209,7 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
 
 
 def _record(path: Path) -> Record | None:
-    """Return what was fetched before, or begun, or None."""
+    """Return the record of a complete or incomplete download, or None."""
     try:
         record: Record = from_json(path.read_bytes())
         for each in record["files"].values():
@@ -228,7 +229,7 @@ def _described(path: Path) -> Record:
 
 
 def _origins(recipe: CorpusRecipe) -> dict[str, Record]:
-    """Return what the recipe says of the source of each file, or folder of members, by its path."""
+    """Return the part of `[source]` that describes each file or folder of members, by its path."""
     source = recipe.source
     read = {"column": source.column, "text_field": recipe.field}
     if source.hub:
@@ -247,7 +248,7 @@ def _origins(recipe: CorpusRecipe) -> dict[str, Record]:
 
 
 def _refuse_changed(recipe: CorpusRecipe, origins: dict[str, Record], begun: Record, path: Path) -> None:
-    """Raise a `UserError` if the recipe says another source by now of what was fetched."""
+    """Raise a `UserError` if `[source]` has changed since the download."""
     changes = [
         (name, key, was.get(key), now.get(key))
         for name, now in origins.items()
@@ -268,24 +269,24 @@ def _refuse_changed(recipe: CorpusRecipe, origins: dict[str, Record], begun: Rec
 
 
 def _earlier(begun: Record | None, url: str) -> Record:
-    """Return what was fetched from an address before."""
+    """Return the record of an earlier download from a URL, or None."""
     return next((each for each in (begun or {}).get("from", ()) if each["url"] == url), {})
 
 
 def _refuse_other(before: Record | None, now: Files, path: Path) -> None:
-    """Raise a `UserError` if a file is not what it was when it was fetched."""
+    """Raise a `UserError` if a file has changed since its download."""
     for name, found in now.items():
         if before and found != (then := before["files"].get(name, found)):
             raise UserError(
-                f"{name} is not what was fetched on {before['date']}: its SHA-256 is {found['sha256']}, and was "
-                f"{then['sha256']}; delete it to fetch it again, or {path} to take what is there now"
+                f"{name} has changed since its download on {before['date']}: its SHA-256 is {found['sha256']}, and was "
+                f"{then['sha256']}; delete it to download it again, or delete {path} to keep it as it is"
             )
 
 
 def _from_addresses(
     recipe: CorpusRecipe, begun: Record | None, here: Files, path: Path, begin: Begin, say: Say
 ) -> tuple[Files, list[Record]]:
-    """Fetch and unpack the files of a source; return the files that were written, and what was fetched."""
+    """Download and unpack the files of a source; return the files that were written, and the downloads."""
     begin([])
     written: Files = {}
     fetched: list[Record] = []
@@ -293,12 +294,12 @@ def _from_addresses(
     for file in recipe.files:
         for url, at in _addresses(file, recipe):
             if str(at) in written:
-                raise UserError(f"source.files: {url} is for {at}, as is an earlier entry; name another file")
+                raise UserError(f"source.files: {url} has the target {at} of an earlier entry; name another file")
             clean(at.parent)
             if at.is_file():
                 found = here.get(str(at)) or _described(at)
             else:
-                say(f"fetching {url} to {at}")
+                say(f"downloading {url} to {at}")
                 found = _download(file, url, at, recipe, begun, path)
             if file.sha256 not in (None, found["sha256"]):
                 raise UserError(
@@ -316,19 +317,19 @@ def _from_addresses(
 
 
 def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun: Record | None, path: Path) -> Record:
-    """Fetch a file, which has to be what the recipe says, or else what it was before."""
-    there = f"put it there yourself and run `{recipe.command}` again"
-    other = f"correct its bytes and sha256 in source.files if its owner has another file by now, or {there}"
+    """Download a file, which must have the hash in `[source]`, or else the hash of the earlier download."""
+    there = f"save it there yourself and run `{recipe.command}` again"
+    other = f"if the file at the URL has changed, correct its bytes and sha256 in source.files, or {there}"
     sha256 = file.sha256
     if begun and sha256 is None and (sha256 := _earlier(begun, url).get("sha256")):
-        other = f"if there is another file by now than on {begun['date']}, delete {path} to take it, or {there}"
+        other = f"if the file at the URL has changed since {begun['date']}, delete {path} to accept it, or {there}"
     mend = f"check the network, or {there}"
     found = download(url, at, _RETRIES, _TIMEOUT, "source.files", mend, other=other, size=file.bytes, sha256=sha256)
     return {"bytes": at.stat().st_size, "sha256": found}
 
 
 def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Path]]:
-    """Yield each address of a file, and where what it has is kept: an archive, until it is unpacked."""
+    """Yield each URL of a file with the path of its download, which for an archive is temporary."""
     urls = _expanded(file.url, recipe)
     if file.to is None:
         yield from ((url, recipe.folder / file_name(url)) for url in urls)
@@ -336,7 +337,7 @@ def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Pa
     paths = _expanded(file.to, recipe)
     if len(paths) != len(urls):
         raise UserError(
-            f"{recipe.name}: source.files: {file.url} stands for {len(urls)} addresses, and {file.to} for "
+            f"{recipe.name}: source.files: {file.url} expands to {len(urls)} URLs, but {file.to} to "
             f"{len(paths)} files; "
             "make the numbers equal"
         )
@@ -348,13 +349,13 @@ def _expanded(text: str, recipe: CorpusRecipe) -> list[str]:
 
 
 def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: Files) -> Files:
-    """Write the members of an archive that are asked for, each whole or not at all, and none over another file."""
+    """Write the requested members of an archive, each completely or not at all, without overwriting other files."""
     patterns: dict[Path, str] = {}
     try:
         with _damage(archive):
             for name, opened in _members(archive):
                 if name.startswith("/") or ".." in PurePosixPath(name).parts:
-                    said = f"{archive} has a member {clip(name)}, outside of its folder"
+                    said = f"{archive} has a member {clip(name)} outside its folder"
                     raise UserError(f"{said}; do not use this archive")
                 pattern = next((each for each in file.members if fnmatch.fnmatchcase(name, each)), None)
                 if pattern is None:
@@ -363,8 +364,8 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
                 path = Path(to, PurePosixPath(name).name) if to.endswith("/") else Path(to)
                 if path in patterns or str(path) in written:
                     raise UserError(
-                        f"source.files: {archive} has a member {clip(name)} for {path}, and so is what came before "
-                        "it; name another file or folder for one of them in members"
+                        f"source.files: {archive} has a member {clip(name)} for {path}, like an earlier member; name "
+                        "another target for one of them in members"
                     )
                 clean(path.parent)
                 # What is damaged is no fault of the file that is written.
@@ -384,7 +385,7 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Opener]]:
-    """Yield the name of each member of a zip or a tar but its folders, and what opens it until the next one."""
+    """Yield the name of each file in a zip or tar, and a function that opens it until the next one is read."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             if _listed(archive) not in (_MANY, len(packed.infolist()) & _MANY):
@@ -400,7 +401,7 @@ def _members(archive: Path) -> Iterator[tuple[str, Opener]]:
 
 
 def _listed(archive: Path) -> int:
-    """Return how many members a zip says it has, which its library does not compare; `_MANY` where it says so."""
+    """Return how many members a zip declares, which `zipfile` does not check; `_MANY` if it declares that."""
     with archive.open("rb") as file:
         file.seek(max(0, archive.stat().st_size - _TAIL))
         _, _, end = file.read().rpartition(b"PK\5\6")
@@ -418,7 +419,7 @@ def _damage(archive: Path) -> Iterator[None]:
 
 
 def _convert(member: IO[bytes], out: IO[bytes], recipe: CorpusRecipe, place: str) -> None:
-    """Copy a file, or of JSON lines the text alone, as the corpus reads it."""
+    """Copy a file; of JSON lines, copy only the text, as the corpus reads it."""
     if recipe.source.column is None:
         shutil.copyfileobj(member, out, 1 << 20)
         return
@@ -432,7 +433,7 @@ def _convert(member: IO[bytes], out: IO[bytes], recipe: CorpusRecipe, place: str
 
 
 def _text(row: Any, column: str, place: str) -> str:
-    """Return the text in a column, a.b for a nested one; the texts of a list are joined by line ends."""
+    """Return the text in a column (a.b for a nested one); a list of texts is joined by newlines."""
     values = [row]
     for key in column.split("."):
         values = [value[key] if isinstance(value, dict) and key in value else None for value in values]
@@ -446,14 +447,14 @@ def _text(row: Any, column: str, place: str) -> str:
 def _from_hub(
     recipe: CorpusRecipe, begun: Record | None, here: Files, _: Path, begin: Begin, say: Say
 ) -> tuple[Files, list[Record]]:
-    """Write the splits of a data set; return the files that were written, and the data set with its commit."""
+    """Write the splits of a dataset; return the files that were written, and the dataset with its commit."""
     from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
 
     source, hub = recipe.source, recipe.source.hub or ""
     local = Path(hub).expanduser().is_dir()
     url = hub if local else f"https://huggingface.co/datasets/{hub}"
     paths = [Path(to) for to in source.splits.values()]
-    form = f"as JSON lines with the key {recipe.field}" if paths[0].suffix == _LINES else "a row a line"
+    form = f"as JSON lines with the key {recipe.field}" if paths[0].suffix == _LINES else "one row per line"
     mend = (
         f"check the network, or write {', '.join(source.splits)} of {url} to "
         f"{', '.join(map(str, paths))} yourself, {form}"
@@ -469,7 +470,7 @@ def _from_hub(
         clean(at.parent)
         if at.is_file():  # what it was, or yours
             continue
-        say(f"fetching {split} of {url} to {at}")
+        say(f"downloading {split} of {url} to {at}")
         with replacing(at) as beside, beside.open("wb") as out:
             for number, row in enumerate(_rows(corpus, split, mend), 1):
                 text = _text(row, source.column or recipe.field, f"{hub}, {split}, row {number}")
@@ -481,14 +482,14 @@ def _from_hub(
 
 
 def _commit(hub: str, mend: str) -> str:
-    """Return the newest commit of a data set on the hub."""
+    """Return the newest commit of a dataset on the hub."""
     try:
         import huggingface_hub
 
         return str(huggingface_hub.HfApi().dataset_info(hub, timeout=_TIMEOUT).sha)
     except Exception as error:  # the library raises nearly anything
         reason = " ".join(str(error).split())
-        raise UserError(f"{hub} of the Hugging Face hub cannot be reached ({reason:.200}); {mend}") from None
+        raise UserError(f"dataset {hub} on the Hugging Face hub cannot be reached ({reason:.200}); {mend}") from None
 
 
 def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
@@ -499,12 +500,12 @@ def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
 
 
 def marker(folder: Path, name: str) -> Path:
-    """Return the file that marks a corpus as unfinished; its table has `command`, `folder` and, by path, `source`."""
+    """Return the file that marks an incomplete download; its table has `command`, `folder` and, by path, `source`."""
     return folder / f".{name}.source.part"  # hidden from patterns like text/*
 
 
 def refuse_unfinished(paths: Iterable[Path], key: str) -> None:
-    """Raise a `UserError` if one of the files that `corpus.<key>` names is of an unfinished corpus."""
+    """Raise a `UserError` if one of the files that `corpus.<key>` names is incompletely downloaded."""
     paths = list(paths)
     for folder in {folder for path in paths for folder in path.parents}:
         for mark in folder.glob(marker(Path(), "*").name):
@@ -514,7 +515,7 @@ def refuse_unfinished(paths: Iterable[Path], key: str) -> None:
             except FileNotFoundError:  # it was finished now
                 continue
             except (ValueError, TypeError, KeyError):
-                raise UserError(f"{mark} is damaged; delete it, and run `atat data get` of its corpus again") from None
+                raise UserError(f"{mark} is damaged; delete it, and run `atat data get` for its corpus again") from None
             for path in (path for path in paths if path.is_relative_to(folder)):
                 here = within / path.relative_to(folder)
                 if named & {here, *here.parents}:  # the file, or the folder of members of an archive

@@ -1,4 +1,4 @@
-"""WebDatasets made elsewhere: samples of text, JSON or token ids in tar files, here or at an address."""
+"""WebDatasets made elsewhere: samples of text, JSON or token ids in tar files, local or at URLs."""
 
 import io
 import json
@@ -33,16 +33,13 @@ _META = re.compile(r"__[^/]*__($|/)")  # names of files about the archive, as we
 
 @component
 class WebDatasetCorpus(NamedFiles):
-    """WebDatasets: tar files in which the files of a sample follow each other, with one name and several extensions.
+    """WebDatasets: tar files in which a sample is several consecutive files with one name and different extensions.
 
-    A sample is a document: the text in its `.txt`, in a field of its `.json`, or of the token ids in its `.npy`, which
-    `tokenizer` decodes. A vector of ids is cut at BOS and EOS, and every row of a matrix is a vector. These may be
-    compressed (`.txt.gz`), and the tar files too (`.tar.gz`, `.tar.zst`), or joined (`cat a.tar b.tar`); a damaged one
-    is refused.
-
-    Braces are expanded, as in `https://host/part-{000..127}.tar`. What lies at an address is fetched once, into
-    `cache`, and never asked for again. The documents are then built into shards, as those of any corpus are; training
-    streams the shards, and continues exactly.
+    A sample is a document: the text in its `.txt`, in a field of its `.json`, or the token ids in its `.npy`, which
+    `tokenizer` decodes. A vector of ids is cut at BOS and EOS, and every row of a matrix is a vector. Samples and tar
+    files may be compressed (`.txt.gz`, `.tar.gz`, `.tar.zst`), and tar files concatenated (`cat a.tar b.tar`); a
+    damaged one is an error. Braces are expanded, as in `https://host/part-{000..127}.tar`. A URL is downloaded once,
+    into `cache`. The documents are then built into shards, as for any corpus.
     """
 
     name = "webdataset"
@@ -86,7 +83,7 @@ class WebDatasetCorpus(NamedFiles):
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """What reading the files needs, as an optimizer's `package`, by their names alone."""
+        """The optional package needed to read the files, in the form of an optimizer's `package`."""
         return next(filter(None, (package(Path(name)) for name in (*self.train, *self.validation, *self.test))), None)
 
     @override
@@ -141,8 +138,8 @@ class WebDatasetCorpus(NamedFiles):
         return round(share * sum(path.stat().st_size for path in paths))
 
     def _places(self, patterns: tuple[str, ...], key: str) -> Iterator[str | Path]:
-        """Yield the addresses and the paths that the patterns of a parameter name."""
-        remedy = "name tar files that are there: a path is taken from the folder in which atat is started"
+        """Yield the URLs and the paths that the patterns of a parameter match."""
+        remedy = "paths are relative to the folder where atat is started"
         search = Search(key, _SUFFIXES, remedy)
         for pattern in patterns:
             as_it_is = "{" not in pattern if is_address(pattern) else Path(pattern).exists()
@@ -164,7 +161,7 @@ class WebDatasetCorpus(NamedFiles):
                 with unpacked(Path(name), io.BytesIO(sample[name])) as file:
                     content = file.read(most + 1)
                 if len(content) > most:
-                    raise ValueError("it is more than this machine can hold")
+                    raise ValueError("it does not fit into memory")
                 if form == "npy":
                     model = model or self._model(position)
                     return list(_decoded(content, model, position))
@@ -176,28 +173,28 @@ class WebDatasetCorpus(NamedFiles):
             except Exception as error:  # of numpy's arrays, nearly any
                 reason = error.reason if isinstance(error, UnicodeDecodeError) else error
                 raise UserError(
-                    f"corpus: {position}: its {name} cannot be read ({clip(reason)}); mend it or leave it out"
+                    f"corpus: {position}: its {name} cannot be read ({clip(reason)}); repair or remove it"
                 ) from None
 
         for texts in missing.texts(_samples(path, raw, self.key_ends, missing.policy), read):
             yield from (text for text in texts if text.strip())
 
     def _model(self, position: str) -> TokenizerModel:
-        """Return the tokenizer of the ids, which is there before any text."""
-        remedy = "name the tokenizer that made the ids, as `pretrained` or `run`"
+        """Return the tokenizer that decodes the ids, which must not need training."""
+        remedy = "set it to the tokenizer that made the ids, `pretrained` or `run`"
         if self.tokenizer is None:
-            raise UserError(f"corpus.tokenizer: {position} has token ids; {remedy}")
+            raise UserError(f"corpus.tokenizer: {position} contains token ids; {remedy}")
         name = self.tokenizer.name
 
         def no_text() -> Iterator[str]:
             raise UserError(
-                f"corpus.tokenizer: {name!r} is trained on the text, so it has not made these ids; {remedy}"
+                f"corpus.tokenizer: {name!r} is trained on the text, so it cannot decode these ids; {remedy}"
             )
 
         return self.tokenizer.train(no_text)
 
     def _extension(self, sample: dict[str, Any], position: str) -> str:
-        """Return the extension of a sample's document."""
+        """Return the extension of the file that contains a sample's document."""
         there = [name for name in sample if not name.startswith("__")]
         wanted = (self.extension,) if self.extension else _KNOWN
         known = [name for name in there if name in wanted or _unpacked(name) in wanted]
@@ -212,21 +209,22 @@ class WebDatasetCorpus(NamedFiles):
         forms = [_form(name) for name in there]
         if self.key_ends == "first" and any(forms.count(form) > 1 for form in _KNOWN):
             raise UserError(
-                f"corpus.key_ends: {position} is several samples ({has}): the first dot in the name of a file ends the "
-                'key of its sample; set corpus.key_ends = "last"'
+                f"corpus.key_ends: {position} contains several samples ({has}), because a sample's key ends at the "
+                "first dot of "
+                'a file name; set corpus.key_ends = "last"'
             )
         lacks = f"no {self.extension!r}" if self.extension else f"none of {', '.join(_KNOWN)}"
         remedy = (
-            "name one that it has" if self.extension else "set corpus.extension to the one with the text or the ids"
+            "set it to one of these" if self.extension else "set corpus.extension to the one with the text or the ids"
         )
         raise NoTextError(
-            f"corpus.extension: {position} has {lacks} ({has}); {remedy}, or leave such samples out by "
+            f"corpus.extension: {position} has {lacks} ({has}); {remedy}, or skip such samples with "
             'corpus.missing = "skip"'
         )
 
 
 def _unpacked(extension: str) -> str:
-    """Return an extension without that of a compression."""
+    """Return an extension without the suffix of a compression."""
     name, dot, last = extension.rpartition(".")
     return name if dot and f".{last}" in PACKED else extension
 
@@ -236,7 +234,7 @@ def _form(extension: str) -> str:
 
 
 def _last_dot(name: str) -> tuple[str | None, str | None]:
-    """Return the key and the extension of a file, divided at the last dot, or at that before a compression."""
+    """Return the key and extension of a file name, split at the last dot, or at the one before a compression."""
     folder, slash, file = name.rpartition("/")
     first = _unpacked(file).rpartition(".")[0]
     return (f"{folder}{slash}{first}", file[len(first) + 1 :]) if first else (None, None)
@@ -250,7 +248,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _samples(path: Path, raw: IO[bytes], key_ends: str, policy: Policy) -> Rows:
-    """Yield the samples of a tar file, as webdataset groups them; at least one, unless such files are skipped."""
+    """Yield the samples of a tar file, as webdataset groups them; raise a `UserError` for none, unless skipped."""
     from webdataset.tariterators import base_plus_ext, group_by_keys
 
     number, most, nameless = 0, memory() // 16, list[str]()
@@ -275,36 +273,35 @@ def _samples(path: Path, raw: IO[bytes], key_ends: str, policy: Policy) -> Rows:
             number += 1
         why = ""
     except MemoryError:
-        raise UserError(f"corpus: {path} has a file that is more than this machine can hold; divide it") from None
+        raise UserError(f"corpus: {path} has a file that does not fit into memory; split it") from None
     except (*DAMAGED, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno:
             raise unreadable(path, error) from None
         why = str(error.args[0]) if error.args else type(error).__name__  # without what the library adds
     if why:
-        raise UserError(f"corpus: {path} cannot be read as a tar file ({clip(why)}); fetch or make it again")
+        raise UserError(f"corpus: {path} cannot be read as a tar file ({clip(why)}); download or create it again")
     if not number and policy == "error":
-        said = f"{path} has no samples: no file in it has a name and an extension"
-        raise UserError(f'corpus: {said}; leave it out, or set corpus.missing = "skip"')
+        said = f"{path} has no samples, only files without a name and an extension"
+        raise UserError(f'corpus: {said}; remove it, or set corpus.missing = "skip"')
     if nameless:
         warnings.warn(
-            f"corpus: {path} has {len(nameless):,} files without an extension, the first {clip(nameless[0])}; they "
-            "belong to no sample and are left out",
+            f"corpus: {path} has {len(nameless):,} files without an extension, the first {clip(nameless[0])}; they are "
+            "skipped",
             Note,
             stacklevel=2,
         )
 
 
 def _decoded(content: bytes, model: TokenizerModel, position: str) -> Iterator[str]:
-    """Yield the texts of an array of token ids, which ends at BOS and EOS."""
+    """Yield the texts of an array of token ids, split at BOS and EOS."""
     ids = array_of(content)
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
-        raise ValueError(f"it holds {ids.dtype} {list(ids.shape)}, and token ids are integers in a vector or a matrix")
+        raise ValueError(f"it holds {ids.dtype} {list(ids.shape)}, but token ids are a vector or matrix of integers")
     size = model.vocabulary_size
     if ids.size and (ids.min() < 0 or ids.max() >= size):
         raise UserError(
-            f"corpus.tokenizer: {position} has the ids {ids.min()} to {ids.max()}, and the tokenizer has 0 to "
-            f"{size - 1}; "
-            "name the one that made them"
+            f"corpus.tokenizer: {position} has the ids {ids.min()} to {ids.max()}, but the tokenizer has 0 to "
+            f"{size - 1}; name the one that made them"
         )
     for row in np.atleast_2d(ids):
         ends = np.flatnonzero(np.isin(row, [each for each in (model.bos, model.eos) if each is not None]))

@@ -1,4 +1,7 @@
-"""The contract of tokenizers: text to ids 0 … V−1 and back. The mask is not one of their tokens: it is id V."""
+"""The contract of tokenizers: text to ids 0 … V−1 and back.
+
+The mask token is not part of the vocabulary; its id is V.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class TokenizerModel(Protocol):
 
     @property
     def library(self) -> Tokenizers | None:
-        """The same tokenizer as the `tokenizers` library has it; None, the default, where it cannot express it."""
+        """The equivalent tokenizer of the `tokenizers` library; None, the default, if the library cannot express it."""
         return None
 
     def encode(self, text: str) -> list[int]:
@@ -46,15 +49,15 @@ class TokenizerModel(Protocol):
         """Return the number of UTF-8 bytes of each token, int64 [V]; 0 for BOS and EOS."""
 
     def chat(self, messages: Sequence[Message], *, answering: bool = False) -> list[Part]:
-        """Return a dialogue in tokens: what is given, and the answers, which are the messages of the assistant.
+        """Return a dialogue in tokens: the context, and the answers, which are the messages of the assistant.
 
         With `answering` it ends where the assistant's next message begins. By default a message is BOS, its role, a
-        line end, its content and EOS, and of an answer content and EOS are learned; a tokenizer with a template of its
-        own has that one. What the template refuses is a `UserError`, as is a tokenizer without BOS and EOS.
+        newline, its content and EOS, and the loss of an answer includes content and EOS; a tokenizer may have its own
+        template. A dialogue that the template rejects, or a tokenizer without BOS and EOS, raises a `UserError`.
         """
         if self.bos is None or self.eos is None:
             raise UserError(
-                "dialogues need a tokenizer with BOS and EOS, between which each message stands; set "
+                "dialogues need a tokenizer with BOS and EOS, which enclose each message; set "
                 "tokenizer.special_tokens = true (characters), or tokenizer.bos and tokenizer.eos (pretrained)"
             )
         asked = [Message(ASSISTANT, "")] if answering else []
@@ -67,51 +70,51 @@ class TokenizerModel(Protocol):
         return parts + [Part([self.bos, *next(encoded)], False) for _ in asked]
 
     def chats(self, messages: Sequence[Message]) -> list[list[Part]]:
-        """Return a dialogue as the texts from which its answers are learned: one, by default, as `chat` has it.
+        """Return the token sequences from which the answers of a dialogue are learned; by default one, from `chat`.
 
-        A template that writes earlier messages in another way than the last ones has a text for each answer, with what
-        stands before it, in which this alone is learned: so it is as where a model writes it.
+        A template may write earlier messages differently from the last ones. Then there is a sequence for each answer,
+        with the messages before it as context, as at generation time.
         """
         return [self.chat(messages)]
 
     def check_turns(self, messages: Sequence[Message]) -> None:
-        """Raise a `UserError` for a dialogue in which the text of a message can pass for one of somebody else.
+        """Raise a `UserError` if the text of a message could be read as a message of another role.
 
-        By default, and with the plain template, none can: no text is BOS or EOS.
+        By default, and with the plain template, this is impossible: no text is encoded to BOS or EOS.
         """
         return
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` into a folder; the specification's `load` reads it."""
+        """Write `tokenizer.json` into a folder, for the component's `load`."""
 
 
 class Tokenizer(Protocol):
-    """A component of the kind tokenizer, which inherits from this class; `train` and `load` have no default."""
+    """The base class of tokenizers; a component implements `train` and `load`."""
 
     name: str
     # Examples for the conformance suite, of which it can write the first; () for the suite's own, in English.
     texts: ClassVar[tuple[str, ...]] = ()
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer, trained on the training split if it needs training."""
+        """Return the tokenizer, after training it on the training split if needed."""
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote; files that it was made from are not needed."""
+        """Return the tokenizer that `save` wrote; the original files are not needed."""
 
     def fingerprint(self) -> str | None:
-        """Return a hash of the files that it reads: shards of other files are not reused; None where it reads none."""
+        """Return a hash of the tokenizer's files, so that shards of other files are not reused; None without files."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """Return its table, without the parameters that change no token."""
+        """Return the tokenizer's table, without the parameters that do not affect the tokens."""
         return unstructure(self)
 
     @property
     def template(self) -> str | None:
-        """Its own template of dialogues, for Jinja; None, the default, where its model has the plain one."""
+        """The tokenizer's own Jinja chat template; None, the default, for the plain template."""
         return None
 
     @property
     def like(self) -> Tokenizer | None:
-        """Of the tokenizer of a run, whose fingerprint is the hash of `tokenizer.json`: the run's own tokenizer."""
+        """The run's own tokenizer, for the tokenizer of a run, whose fingerprint is the hash of `tokenizer.json`."""
         return None

@@ -1,4 +1,4 @@
-"""The zoo's own tokenizers."""
+"""The built-in tokenizers."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class CharactersTokenizer(Tokenizer):
 class BPETokenizer(Tokenizer):
     """Byte-pair encoding on bytes, as in GPT-2, trained on the training split.
 
-    It encodes every text: the 256 bytes are in the vocabulary. V includes BOS and EOS, the last two ids. A small corpus
-    may have too few pairs; then V is smaller. The same text gives the same merges.
+    It encodes every text, because the 256 bytes are in the vocabulary. V includes BOS and EOS, the last two ids. V is
+    smaller if the corpus has too few pairs. The same text gives the same merges.
     """
 
     name = "bpe"
@@ -101,12 +101,12 @@ class BPETokenizer(Tokenizer):
 
 @component
 class PretrainedTokenizer(Tokenizer):
-    """A tokenizer from a `tokenizer.json`, or from the two files of a byte-level BPE like GPT-2's.
+    """A tokenizer from a `tokenizer.json`, or from the vocabulary and merges of a byte-level BPE such as GPT-2's.
 
-    BOS and EOS are optional; name them to pack with them. GPT-2's is
-    "<|endoftext|>" for both. The ids are those of the file; V is the largest id plus one. Bytes per token
-    are exact for byte-level vocabularies; for others they are those of the token's own text. No text is encoded to BOS,
-    EOS or an added token, special or not; added white space alone is read.
+    BOS and EOS are optional, and needed to pack with them; GPT-2 uses "<|endoftext|>" for both. The ids are those of
+    the file; V is the largest id plus one. Bytes per token are exact for byte-level vocabularies; for others they are
+    the bytes of the token's displayed text. Text is never encoded to BOS, EOS or an added token, except added white
+    space.
     """
 
     name = "pretrained"
@@ -150,13 +150,13 @@ class PretrainedTokenizer(Tokenizer):
             there = [name for name in (_FILE, *_VOCABULARIES) if (path / name).is_file()]
             if not there:
                 raise UserError(
-                    f"tokenizer.path: the folder {path} holds no tokenizer.json, vocab.json or encoder.json; "
-                    "name the tokenizer's file"
+                    f"tokenizer.path: the folder {path} contains no tokenizer.json, vocab.json or encoder.json; name "
+                    "the tokenizer's file"
                 )
             path = path / there[0]
         if not path.is_file():
-            remedy = self.source or "name a tokenizer.json or a vocabulary"
-            raise UserError(f"tokenizer.path: there is no file {path}; {remedy}")
+            remedy = self.source or "set it to a tokenizer.json or a vocabulary"
+            raise UserError(f"tokenizer.path: file not found: {path}; {remedy}")
         if self.merges is not None:
             merges = Path(os.path.expanduser(self.merges))
         elif path.name in _VOCABULARIES:
@@ -164,17 +164,17 @@ class PretrainedTokenizer(Tokenizer):
         else:
             return [path]
         if not merges.is_file():
-            raise UserError(f"tokenizer.merges: there is no file {merges}; name the merges that belong to {path}")
+            raise UserError(f"tokenizer.merges: file not found: {merges}; set it to the merges of {path}")
         return [path, merges]
 
 
 @component
 class RunTokenizer(Tokenizer):
-    """The tokenizer of a finished run, so that two models read the same ids.
+    """The tokenizer of a finished run, so that two models share their ids.
 
-    An experiment file names the run; the run's own [tokenizer] and the hash of its file are filled in from it, as
-    `atat resolve` shows. Once the shards are built, the run is no longer needed. An experiment with `init_from` has
-    this tokenizer by default.
+    An experiment file names the run, from which the run's [tokenizer] and the hash of its file are filled in, as `atat
+    resolve` shows. After the shards are built, the run is no longer needed. With `init_from`, this is the default
+    tokenizer.
     """
 
     name = "run"
@@ -191,8 +191,8 @@ class RunTokenizer(Tokenizer):
         path = self._file()
         if self.sha256 is not None and _digest(path) != self.sha256:
             raise UserError(
-                f"tokenizer.path: {path} has changed since this experiment was resolved; "
-                "resolve it again, or name a run that still has the tokenizer"
+                f"tokenizer.path: {path} has changed since this experiment was resolved; resolve it again, or name a "
+                "run that still has the tokenizer"
             )
         return self.like.load(path.parent)
 
@@ -216,7 +216,7 @@ class RunTokenizer(Tokenizer):
     def _file(self) -> Path:
         path = Path(self.path) / "model" / _FILE
         if not path.is_file():
-            raise UserError(f"tokenizer.path: there is no file {path}; name a run that is finished")
+            raise UserError(f"tokenizer.path: file not found: {path}; name a finished run")
         return path
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers that are ready: tables of bytes, those of the library `tokenizers`, and the form of `transformers`."""
+"""Tokenizers that are ready to use: tables of bytes, and wrappers of the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALPHABET = " " + string.ascii_lowercase
 
 
 class TableModel(TokenizerModel):
-    """Half of a `TokenizerModel`: decoding by the bytes of each id, empty for BOS, EOS and ids without text."""
+    """The decoding half of a `TokenizerModel`, given the bytes of each id; BOS, EOS and ids without text have none."""
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
         self._table = [*table, b"[MASK]"]
@@ -47,7 +47,7 @@ class TableModel(TokenizerModel):
 
 
 class SmallModel(TableModel):
-    """A tokenizer whose `tokenizer.json` is a few settings."""
+    """A tokenizer whose `tokenizer.json` has only a few settings."""
 
     content: dict[str, Any]
 
@@ -60,7 +60,7 @@ class SmallModel(TableModel):
         (folder / FILE).write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
 
     def checked(self, folder: Path) -> Self:
-        """Return itself, after checking that it is the tokenizer that `save` wrote to a folder."""
+        """Return the tokenizer itself, after checking that `save` wrote it to this folder."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -70,14 +70,14 @@ class SmallModel(TableModel):
             raise UserError(f"{path} is not readable JSON ({error}); build the shards again") from None
         if content != self.content:
             raise UserError(
-                f"{path} is of another tokenizer than the experiment names: it says {_brief(content)}, "
-                f"the experiment means {_brief(self.content)}; change [tokenizer] or build the shards again"
+                f"{path} belongs to another tokenizer than the experiment's: it has {_brief(content)}, the experiment "
+                f"{_brief(self.content)}; change [tokenizer] or build the shards again"
             )
         return self
 
 
 class BytesModel(SmallModel):
-    """The tokenizer of `bytes`."""
+    """The trained form of the tokenizer `bytes`."""
 
     def __init__(self) -> None:
         super().__init__([bytes([i]) for i in range(256)] + [b"", b""], bos=256, eos=257)
@@ -98,7 +98,7 @@ class BytesModel(SmallModel):
 
 
 class CharactersModel(SmallModel):
-    """The tokenizer of `characters`."""
+    """The trained form of the tokenizer `characters`."""
 
     def __init__(self, *, special: bool, unknown: str) -> None:
         table = [symbol.encode() for symbol in ALPHABET]
@@ -151,7 +151,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def from_file(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json` of the library."""
+    """Load a `tokenizer.json` of the `tokenizers` library."""
     if not path.is_file():
         raise UserError(f"tokenizer file {path} is missing; build the shards again, or correct tokenizer.path")
     try:
@@ -165,10 +165,10 @@ def from_file(path: Path) -> Tokenizer:
 
 
 def _bounded(tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """Return a tokenizer after checking that its largest id, which says how large a model is, is due to its tokens."""
+    """Return a tokenizer after checking its largest id, which sets the size of a model, against its token count."""
     ids = tokenizer.get_vocab(with_added_tokens=True).values()
     if not ids or max(ids) >= 2 * len(ids) + _GAPS:
-        held = f"{len(ids)} tokens and the id {max(ids)}" if ids else "no tokens"
+        held = f"{len(ids)} tokens but the id {max(ids)}" if ids else "no tokens"
         raise UserError(f"tokenizer file {path} has {held}; number its tokens without large gaps, or copy it again")
     return tokenizer
 
@@ -187,7 +187,7 @@ def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> To
 
 
 def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
-    """Read a byte-level BPE from its vocabulary (JSON) and merges (text), as GPT-2 published them."""
+    """Load a byte-level BPE from its vocabulary (JSON) and merges (text), in the format of GPT-2."""
     try:
         tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises bare Exception
@@ -199,16 +199,16 @@ def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def of_bytes(special: Sequence[str]) -> Tokenizer:
-    """Return the library's tokenizer with an id for each byte, 0 to 255, and special tokens behind them."""
+    """Return a `tokenizers` tokenizer with an id for each byte, 0 to 255, followed by special tokens."""
     tokenizer = _byte_level(models.BPE({symbol: i for i, symbol in enumerate(_symbols())}, []))
     tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 
 def of_characters(alphabet: str, unknown: str | None, special: Sequence[str]) -> Tokenizer:
-    """Return the library's tokenizer with an id for each character, and special tokens behind them.
+    """Return a `tokenizers` tokenizer with an id for each character, followed by special tokens.
 
-    Any other character is read as `unknown`, or is an error.
+    Any other character is encoded as `unknown`, or raises an error.
     """
     vocabulary = {symbol: i for i, symbol in enumerate(alphabet)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, **({} if unknown is None else {"unk_token": unknown})))
@@ -222,10 +222,10 @@ class LibraryModel(TableModel):
     """A `TokenizerModel` around the `tokenizers` library.
 
     Attributes:
-        byte_level: whether each token is a fixed sequence of bytes. Then decoding and `byte_counts` are exact for every
-            id; else the library decodes, and the counts are those of the tokens' own text.
-        control: the ids that no text is encoded to: BOS, EOS and every added token, but for white space and for
-            symbols of the model's own, which are text.
+        byte_level: whether each token is a fixed sequence of bytes. Then decoding and `byte_counts` are exact for
+            every id; otherwise the library decodes, and the counts are those of the tokens' displayed text. control:
+            the ids that no text is encoded to: BOS, EOS and every added token, except white space and symbols of the
+            model itself.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
@@ -315,7 +315,7 @@ def encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 def adapted(tokenizer: Tokenizer, hidden: Collection[str] = (), *, prefix: bool = True) -> Tokenizer:
     """Return a copy that encodes no text to the `hidden` tokens and, without `prefix`, adds no space before a text.
 
-    Their ids stay, but the copy knows them by names that nobody can guess, and no merge makes them.
+    Their ids stay, but the copy gives them names that nobody can guess, and drops the merges that produce them.
     """
     content = json.loads(tokenizer.to_str())
     names = {name: f"\0{secrets.token_hex(16)}{i}" for i, name in enumerate(sorted(hidden))}
@@ -342,7 +342,7 @@ def adapted(tokenizer: Tokenizer, hidden: Collection[str] = (), *, prefix: bool 
 
 
 def _unknown(tokenizer: Tokenizer) -> str | None:
-    """Return the token that text becomes which the vocabulary has not."""
+    """Return the unknown token of the tokenizer."""
     if isinstance(tokenizer.model, models.Unigram):
         number = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if number is None else tokenizer.id_to_token(number)
@@ -351,7 +351,7 @@ def _unknown(tokenizer: Tokenizer) -> str | None:
 
 
 def _unprefixed(value: Any) -> Any:
-    """Return the settings of a tokenizer without the space that some put before a text."""
+    """Return the settings of a tokenizer without the space that some add before a text."""
     if isinstance(value, list):
         return [_unprefixed(each) for each in value if not (isinstance(each, dict) and each.get("type") == "Prepend")]
     if not isinstance(value, dict):
@@ -363,7 +363,7 @@ def _unprefixed(value: Any) -> Any:
 
 
 def _bytes_of(token: str, byte_level: bool) -> bytes:
-    """Return the bytes of a token: exact where tokens are bytes, else those of its displayed text."""
+    """Return the bytes of a token: exact if tokens are bytes, otherwise those of its displayed text."""
     if byte_level:
         try:
             return token.translate(_byte_of_symbol()).encode("latin-1")
@@ -379,7 +379,7 @@ def _bytes_of(token: str, byte_level: bool) -> bytes:
 def _byte_of_symbol() -> dict[int, int]:
     """Return the byte of each printable symbol, for `str.translate`.
 
-    Characters of Latin-1 that are no symbol stand for nothing, and become one that Latin-1 has not.
+    Other characters of Latin-1 map to a character outside Latin-1, so that encoding them fails.
     """
     symbols = {ord(symbol): byte for byte, symbol in enumerate(_symbols())}
     return {byte: 0xFFFF for byte in range(256) if byte not in symbols} | symbols

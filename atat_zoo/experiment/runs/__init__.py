@@ -1,4 +1,7 @@
-"""The run folder: one process, one lock, and metrics that survive a crash. Imports no torch."""
+"""The run folder: one process, one lock, and metrics that survive a crash.
+
+Imports no torch.
+"""
 
 from atat_zoo.experiment.runs.model_files import sha256_of
 from atat_zoo.experiment.runs.run_folder import RunFolder

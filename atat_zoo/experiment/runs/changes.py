@@ -1,4 +1,7 @@
-"""What differs between two experiments, and what of it a run may change while it is trained. Imports no torch."""
+"""Compare experiments, and tell which settings a run may change while it is trained.
+
+Imports no torch.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,7 +23,7 @@ _LIES = frozenset({"path", "train", "validation", "test", "source", "tars", "cac
 
 
 class Change(NamedTuple):
-    """A key path of an experiment with two values, None where it is absent; `free` if a run may change it."""
+    """A key path of an experiment with two values, None if absent; `free` if a run may change it."""
 
     key: str
     was: Any
@@ -29,7 +32,7 @@ class Change(NamedTuple):
 
     @property
     def of_text(self) -> bool:
-        """Whether it is of what the text is, and not of where it lies."""
+        """Whether the key describes the content of the text, and not its location."""
         return self.key.startswith("corpus.") and self.key.rpartition(".")[2] not in _LIES
 
     def __str__(self) -> str:
@@ -52,9 +55,9 @@ _OF_MODEL, _OF_SHARDS = ("corpus", "tokenizer", "init_from"), ("data.sequences_p
 
 
 def between_models(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which two experiments make different models, with both values.
+    """Return the keys with which two experiments make different models, with both values.
 
-    Of two parts with different names there is nothing in common, except the n-gram prior of a backbone.
+    Components with different names share no keys, except the n-gram prior of a backbone.
     """
     every = list(changes(one, other))
     replaced = tuple(change.key.removesuffix("use") for change in every if change.key.endswith(".use"))

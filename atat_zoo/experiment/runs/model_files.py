@@ -11,9 +11,10 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return the content of model.json, once all files of the model are there and can be read.
+    """Return the content of model.json, after checking that all files of the model exist and can be read.
 
-    The tokenizer is compared with its hash; the weights, which may be large, by `check`, where they are read.
+    The tokenizer is checked against its hash; the weights, which may be large, are checked by `check` when they are
+    read.
     """
     for name in (DESCRIPTION, WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
@@ -29,13 +30,13 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, description: dict[str, Any], name: str) -> None:
-    """Refuse a file of the model that has another hash than is described."""
+    """Raise an error if a file of the model has another hash than in model.json."""
     try:
         same = sha256_of(folder / name) == description["sha256"][name]
     except (OSError, KeyError, TypeError) as error:
         raise unreadable(folder / DESCRIPTION, error) from None
     if not same:
-        raise UserError(f"{folder / name} is not the file that {DESCRIPTION} describes: its SHA-256 differs; {_AGAIN}")
+        raise UserError(f"{folder / name} differs from {DESCRIPTION}: its SHA-256 has changed; {_AGAIN}")
 
 
 def sha256_of(path: Path) -> str:
@@ -45,7 +46,7 @@ def sha256_of(path: Path) -> str:
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """Return the sentence about a file that cannot be read."""
+    """Return the error for a file that cannot be read."""
     reason = " ".join(str(error).split())
     return UserError(f"{path} cannot be read: {type(error).__name__}: {reason}; {_AGAIN}")
 

@@ -17,7 +17,7 @@ from atat_zoo.system.errors import UserError, clip
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of this run that is complete, and the experiment that it was trained with, None if not known."""
+    """A complete checkpoint of this run, and the experiment that it was trained with, None if unknown."""
 
     step: int
     path: Path
@@ -27,14 +27,14 @@ class Checkpoint(NamedTuple):
 class RunFolder:
     """A run folder.
 
-    resolved.toml     the experiment, every parameter in full; a run begins with it
-    environment.json  versions, git state, hardware, seed; written before, and not needed to continue
+    resolved.toml     the experiment with every parameter, written first
+    environment.json  versions, git state, hardware, seed; not needed to resume
     metrics.jsonl     one line per logged step
-    checkpoints/      Composer's, read as data and only to continue this run; beside each the model of its step
+    checkpoints/      Composer's, loaded as plain data and only to resume; each with the model of its step
     model/            the trained model: safetensors and JSON
     evaluations/      results, one JSON each
     samples.txt       generated texts
-    report/           what a report shows and a training does not record
+    report/           data of a report that the training does not record
     logs/             files of the loggers
     """
 
@@ -54,7 +54,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a run was begun here; a `UserError` when the path cannot be that of a folder."""
+        """Whether the folder has a run; raise a `UserError` if the path cannot be a folder."""
         try:
             if self._new.is_dir():
                 with suppress(UserError), self.lock():  # unless it is locked, who began to put it in place was killed
@@ -65,7 +65,7 @@ class RunFolder:
             raise UserError(f"{problem}; name a folder that `atat train` wrote") from None
 
     def require(self) -> None:
-        """Raise a `UserError` when there is no run here."""
+        """Raise a `UserError` if the folder has no run."""
         if not self.exists:
             raise UserError(
                 f"{clip(self.path)} is not a run folder: resolved.toml is missing; "
@@ -81,9 +81,10 @@ class RunFolder:
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
     def model_at(self, step: int | str | None = None) -> Path:
-        """Return the folder of the final model, or of the model of a `step`, which `step_of` understands.
+        """Return the folder of the final model, or of the model of a `step` as in `step_of`.
 
-        Where there is no such model, the `UserError` says which steps there are; one of another experiment is refused.
+        If the model does not exist, the `UserError` lists the available steps; a model of another experiment is
+        refused.
         """
         trained = self.table()
         if step is None and (self.model / DESCRIPTION).is_file():
@@ -91,39 +92,39 @@ class RunFolder:
         models, step = self._models(), self.step_of(step)
         steps = ", ".join(map(str, sorted(models)))
         if step is None:
-            checkpoints = f", or choose a checkpoint with --step, such as newest (there are: {steps})" if models else ""
+            checkpoints = f", or choose a checkpoint with --step, such as newest (available: {steps})" if models else ""
             raise UserError(
                 f"{self.path} has no final model yet; finish its training with `atat train --resume {self.path}`"
                 f"{checkpoints}"
             )
         if step not in models:
-            choose = f"choose one of its steps: {steps}" if models else "it has no checkpoint yet; leave --step out"
+            choose = f"choose one of its steps: {steps}" if models else "it has no checkpoint yet; omit --step"
             raise UserError(f"--step {step}: {self.path} has no model of this step; {choose}")
         return self._own(models[step], trained)
 
     def _own(self, model: Path, trained: dict[str, Any]) -> Path:
-        """Return the folder of a model, or refuse one of another experiment.
+        """Return the folder of a model; raise a `UserError` if it belongs to another experiment.
 
-        A key that one of them lacks is that of another version, and a run may be trained for longer than it was.
+        Keys that one of them lacks, from another version, and a new number of steps are ignored.
         """
         for change in changes(trained, described(model)["experiment"]):
             key, was, now, free = change
             if (not free or change.of_text) and key != "train.steps" and None not in (was, now):
                 raise UserError(
-                    f"{model} belongs to another experiment: {key} is {clip(repr(now), 60)} there, and "
+                    f"{model} belongs to another experiment: {key} is {clip(repr(now), 60)} there, but "
                     f"{clip(repr(was), 60)} in {self.resolved}; copy the run again, or undo the change"
                 )
         return model
 
     def step_of(self, step: int | str | None) -> int | None:
-        """Return the step that `--step` means: a number, `newest`, or `best`, which `train.keep_best` keeps."""
+        """Return the step of `--step`: a number, `newest`, or `best`, which `train.keep_best` keeps."""
         if step == "newest":
             return self.newest()
         if step != "best":
             return None if step is None else int(step)
         if not (self.best / DESCRIPTION).is_file():
             raise UserError(
-                f"--step best: {self.path} has no best model; train with train.keep_best = true, or leave --step out"
+                f"--step best: {self.path} has no best model; train with train.keep_best = true, or omit --step"
             )
         return self._step(self.best)
 
@@ -141,7 +142,7 @@ class RunFolder:
         return self._step(self.model_at())
 
     def steps(self) -> list[int]:
-        """Return the steps of the models that there are: checkpoints that were kept, the best and the final one."""
+        """Return the steps of all existing models: kept checkpoints, the best and the final model."""
         return sorted(self._models())
 
     def _models(self) -> dict[int, Path]:
@@ -160,19 +161,19 @@ class RunFolder:
         return locks.held(self._lock)
 
     def began_with(self) -> dict[str, Any]:
-        """Return the device, precision and ranks that the run began with; empty when they are not known."""
+        """Return the initial device, precision and ranks of the run; empty if unknown."""
         return self._environment("computes")
 
     def machine(self) -> dict[str, Any]:
-        """Return the hardware that the run was begun on; empty when it is not known."""
+        """Return the hardware on which the run was started; empty if unknown."""
         return self._environment("machine")
 
     def initial_weights(self) -> str | None:
-        """Return the SHA-256 of the weights that the run took from another one, or None when it is not known."""
+        """Return the SHA-256 of the weights that the run took from another run; None if unknown."""
         return self._environment("init_from").get("sha256")
 
     def imported(self) -> dict[str, Any]:
-        """Return whose weights these are: `model`, `revision`, and the `corpus` that was named with them, or None.
+        """Return the origin of imported weights: `model`, `revision`, and `corpus`, or None if no corpus was named.
 
         It is empty for a run that was trained.
         """
@@ -185,9 +186,9 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder for this process, and remove what killed processes have left unfinished in it.
+        """Lock the folder for this process, and remove unfinished files of killed processes.
 
-        It is refused when another process has locked it, or what a run would clear is no run's.
+        Raises a `UserError` if another process has locked it, or if a run would delete files of others.
         """
 
         def refuse(owner: str) -> None:
@@ -209,7 +210,7 @@ class RunFolder:
                 there = [path.name for path in self._records if path.exists()]
                 if there and not (self.resolved.is_file() or file.exists()):
                     raise UserError(
-                        f"{self.path} is not a run folder, and has files that a run would overwrite "
+                        f"{self.path} is not a run folder, but has files that a run would overwrite "
                         f"({', '.join(there)}); move "
                         "them away, or choose another folder with --out"
                     )
@@ -224,19 +225,19 @@ class RunFolder:
 
     @staticmethod
     def _remove_empty(made: Sequence[Path]) -> None:
-        """Remove the folders, the innermost first, that were made for a run and that no run has begun in."""
+        """Remove the folders, innermost first, that were made for a run that never started."""
         with suppress(OSError):
             for folder in made:
                 folder.rmdir()
 
     @property
     def _records(self) -> tuple[Path, ...]:
-        """What a new run takes the place of, besides `resolved.toml`."""
+        """The files that a new run replaces, besides `resolved.toml`."""
         files = (self.environment, self.metrics, self.damaged, self.samples)
         return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
 
     def keeps(self, path: Path) -> bool:
-        """Whether a path is that of a file of this run, there or not, and not of what others have put beside them.
+        """Whether a path is that of a file of this run, existing or not, and not one that others have added.
 
         A folder in report/ may be the user's.
         """
@@ -249,10 +250,11 @@ class RunFolder:
 
     @contextmanager
     def replacement(self) -> Iterator["RunFolder"]:
-        """Yield an empty run folder; on success its run takes the place of the one here, which is deleted.
+        """Yield an empty run folder; on success its run replaces the one here, which is deleted.
 
-        This folder is locked. What fails before leaves the run here as it was; the last step, once begun, is completed
-        also where the process is killed: by whoever locks the folder, or reads its run, next. What is no run's stays.
+        This folder is locked. An earlier failure leaves the run here unchanged. Once begun, the replacement is
+        completed even if the process is killed, by the next process that locks the folder or reads its run. Files of
+        others stay.
         """
         with atomic_files.making_folder(self._new, replace=True, shown=self.path) as beside:
             yield RunFolder(beside)
@@ -260,12 +262,12 @@ class RunFolder:
             self._exchange()
         except OSError as error:
             raise UserError(
-                f"{self.path} has a new run, which cannot replace the old one: {error.strerror}; free some "
-                "space: the next command that reads the run tries again"
+                f"{self.path} has a new run, which cannot replace the old one: {error.strerror}; free some space, and "
+                "run a command that reads the run to try again"
             ) from error
 
     def _exchange(self) -> None:
-        """Put the run in `.new`, which is complete, in the place of the one here, from wherever this was begun."""
+        """Replace the run here by the complete one in `.new`, also after an interruption."""
         leaving = self.path / ".leaving"
         if self._new.is_dir():
             if not self._old.exists():
@@ -294,24 +296,24 @@ class RunFolder:
     def read_metrics(self, *, damaged: bool = False) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl, without a truncated last line.
 
-        Any other damaged line is refused, or with `damaged` left out.
+        Any other damaged line raises a `UserError`, or with `damaged` is skipped.
         """
         lines, problem = self._metrics()
         if problem and not damaged:
-            raise UserError(f"{problem}; copy the run again, or leave these lines out")
+            raise UserError(f"{problem}; copy the run again, or delete these lines")
         return lines
 
     def last_metrics(self) -> dict[str, Any]:
-        """Return the last whole line of metrics.jsonl, read from the end; an empty table if it has no line."""
+        """Return the last complete line of metrics.jsonl, read from the end, or an empty dict."""
         with suppress(OSError), parsing.opened(self.metrics) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
             return next(filter(None, map(_line, reversed(file.read().split(b"\n")))), {})
         return {}
 
     def cut_metrics(self, step: int) -> str:
-        """Drop the lines after `step`, so that a resumed run writes each step once, and every damaged line.
+        """Drop damaged lines, and the lines after `step`, so that a resumed run writes each step once.
 
-        Returns a sentence about what is damaged and where it is kept, or an empty text.
+        Returns a sentence about the damaged lines and where they are kept, or an empty text.
         """
         try:
             lines, problem = self._metrics()
@@ -322,14 +324,14 @@ class RunFolder:
                 shutil.copyfile(self.metrics, self.damaged)
             else:  # a link in a circle
                 self.metrics.replace(self.damaged)
-            problem += f"; the file is kept as {self.damaged.name}, and what can be read of it is used"
+            problem += f"; the file is kept as {self.damaged.name}, and its readable lines are used"
         atomic_files.write_text(
             self.metrics, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step)
         )
         return problem
 
     def _metrics(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the lines of metrics.jsonl that are whole, and a sentence if others than a torn last one are not."""
+        """Return the complete lines of metrics.jsonl, and a sentence about damaged lines before the last one."""
         try:
             texts = parsing.read(self.metrics).split(b"\n")
         except FileNotFoundError:
@@ -350,14 +352,14 @@ class RunFolder:
         return lines, f"{self.metrics}: {which} damaged"
 
     def checkpoint_model(self, step: int) -> Path:
-        """Return where the model beside the checkpoint of `step` belongs."""
+        """Return the path of the model of a checkpoint."""
         return self.checkpoints / f"step-{step:08d}"
 
     @contextmanager
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """Yield a path for the checkpoint of `step`; afterwards hash it, and delete all but the `keep` newest.
+        """Yield a path for the checkpoint of `step`; afterwards hash it, and delete all but the `keep` newest ones.
 
-        The model of `step` is written before, so that every checkpoint that counts has one.
+        The model of `step` is written first, so that every complete checkpoint has one.
         """
         path = self.checkpoint_model(step).with_suffix(".pt")
         # Unfinished files of a killed process; we hold the lock, so nobody is writing them.
@@ -378,7 +380,7 @@ class RunFolder:
         self._drop(lambda stem: stem not in saved[-keep:])
 
     def drop_later(self, step: int) -> list[int]:
-        """Delete the checkpoints after a step, and return the steps of those that were complete."""
+        """Delete the checkpoints after a step, and return the steps of the complete ones among them."""
         return self._drop(lambda stem: stem > self.checkpoint_model(step).name)
 
     def _of_checkpoints(self) -> list[Path]:
@@ -392,7 +394,7 @@ class RunFolder:
         return sorted(int(file.stem.removeprefix("step-")) for file in files if file.suffix == ".json")
 
     def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
-        """Return the newest checkpoint with a correct hash, or that of a step; None if it does not exist."""
+        """Return the newest checkpoint, or that of a step, with a correct hash; None if it does not exist."""
         which = "step-*" if step is None else self.checkpoint_model(step).name
         for note in sorted(self.checkpoints.glob(f"{which}.json"), reverse=True):
             path = note.with_suffix(".pt")
@@ -410,7 +412,7 @@ _NUMBERS = {"step": int, "tokens": int, "peak_memory": int, "tokens_per_second":
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
-    """Return a line of metrics.jsonl, or None when it is not what `append_metrics` wrote."""
+    """Return a line of metrics.jsonl, or None if `append_metrics` did not write it."""
     with suppress(ValueError, OverflowError):
         line = parsing.from_json(text)
         if isinstance(line, dict) and "step" in line:

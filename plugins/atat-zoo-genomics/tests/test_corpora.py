@@ -96,7 +96,7 @@ def test_a_missing_or_damaged_archive_is_named(tmp_path):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
-    with pytest.raises(UserError, match=r"corpus.train: there is no file .*b.fa.gz; did you mean 'a.fa.gz'"):
+    with pytest.raises(UserError, match=r"corpus.train: file not found: .*b.fa.gz; did you mean 'a.fa.gz'"):
         list(FASTACorpus(train=(str(tmp_path / "b.fa.gz"),)).documents("train"))
     with pytest.raises(ValueError, match="train is empty"):
         FASTACorpus(train=())

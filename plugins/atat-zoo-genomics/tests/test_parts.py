@@ -92,7 +92,7 @@ def test_every_chromosome_is_fetched_and_is_in_one_split(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (file,) = text_source.read(str(FILE)).files
     corpus = load(str(FILE)).parts["corpus"]
-    with pytest.raises(UserError, match=r"there is no file corpora/hg38/"):
+    with pytest.raises(UserError, match=r"file not found: corpora/hg38/"):
         corpus.stamp()
     paths, addresses = (list(map(Path, expand_urls(text))) for text in (file.to, file.url))
     assert [path.name for path in paths] == [address.name for address in addresses]

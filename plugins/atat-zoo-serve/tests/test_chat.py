@@ -70,7 +70,11 @@ def test_as_many_tokens_as_are_asked_for(client, model):
         ({}, "messages: is missing", None),
         ({"messages": []}, "messages: list should have at least 1 item", None),
         ({"messages": ["hi"]}, "messages: input should be a valid dictionary", None),
-        ({"messages": [{"role": "usr", "content": "x"}]}, "messages: message 1 has the role 'usr'; did you", None),
+        (
+            {"messages": [{"role": "usr", "content": "x"}]},
+            "messages: message 1 has the unknown role 'usr'; did you",
+            None,
+        ),
         ({"messages": [{"role": "user"}]}, "messages: message 1 has content that is not text", None),
         ({"messages": [{"role": "user", "content": "a\ud83d"}]}, "messages: contains half of a surrogate pair", None),
         (

@@ -78,7 +78,7 @@ def test_sotu_of_some_years():
         SotuCorpus(first_year=1950, last_year=1949)
     with pytest.raises(UserError, match=r"corpus\.first_year and corpus\.last_year select no speech; .* 1790 to 2026"):
         list(SotuCorpus(first_year=2100).documents("train"))
-    with pytest.raises(ValueError, match="together must be less than 1"):
+    with pytest.raises(ValueError, match="must add up to less than 1"):
         SotuCorpus(validation=0.5, test=0.5)
 
 
@@ -123,11 +123,11 @@ def test_text8(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("text8", b"Hello", "holds the byte b'H', but text8 has only the space and a to z"),
-        ("text8", b"", "holds nothing"),
+        ("text8", b"Hello", "contains the byte b'H', but text8 has only the space and a to z"),
+        ("text8", b"", "contains nothing"),
         ("text8.gz", gzip.compress(b"abc" * 1000, mtime=0)[:-12], "cannot be read"),
         ("text8.zip", b"x", "cannot be read"),
-        ("nothing", None, r"there is no file .*nothing; run `atat data get text8`"),
+        ("nothing", None, r"file not found: .*nothing; run `atat data get text8`"),
     ],
 )
 def test_not_text8(tmp_path, name, content, message):
@@ -156,7 +156,7 @@ def test_the_whole_of_text8_and_a_file_that_is_larger(tmp_path, monkeypatch):
     with gzip.open(path, "wb", 1) as file:
         for _ in range(60):
             file.write(b"a" * 10**6)
-    with limited(32 << 20), pytest.raises(UserError, match="holds more than the 1,000,000 characters of text8"):
+    with limited(32 << 20), pytest.raises(UserError, match="contains more than the 1,000,000 characters of text8"):
         next(Text8Corpus(path=str(path)).documents("train"))
     path.write_bytes(gzip.compress(b"a" * 10**6 + b"\n"))
     whole = Text8Corpus(path=str(path))
@@ -212,7 +212,7 @@ def test_a_mixture_of_others():
     assert made.identity()["components"] == [each.identity() for each in parts]
     assert made.identity()["weights"] == [1.0, 2.0]
     assert not made.holds_dialogues
-    with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; leave it out"):
+    with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; remove it"):
         list(MixtureCorpus(components=(lists("a"), lists()), stopping_strategy="all_exhausted").documents("train"))
     for table, sentence in (
         ({"components": [{"use": "sotu"}]}, "components needs at least two corpora"),

@@ -125,8 +125,8 @@ def test_files_are_fetched_once_and_recorded(server, atat):
 def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(server, refused, fault, rest, reason):
     server.faults["a.txt"].extend([fault] * 9)
     err = refused(write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
-    assert f"error: text/a.txt cannot be fetched ({server.address}/a.txt: {reason})" in err
-    assert err.endswith("put it there yourself and run `atat data get mine.toml` again\n")
+    assert f"error: text/a.txt cannot be downloaded ({server.address}/a.txt: {reason})" in err
+    assert err.endswith("save it there yourself and run `atat data get mine.toml` again\n")
     assert here() == {}
 
 
@@ -140,7 +140,7 @@ def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(serve
 def test_another_file_than_the_recipe_names_is_fetched_twice_at_most(server, refused, fetched, rest, reason):
     err = refused(write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
     assert ("network" in err, reason in err, server.asked) == (False, True, ["a.txt"] * 2)
-    assert "; correct its bytes and sha256 in source.files if its owner has another file by now, or put it" in err
+    assert "; if the file at the URL has changed, correct its bytes and sha256 in source.files, or save it" in err
     server.faults["a.txt"].append("corrupt")
     digest = hashlib.sha256(TEXT).hexdigest().upper()
     assert fetched(write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{digest}"')))
@@ -183,7 +183,7 @@ def test_what_is_not_complete_is_not_read(server, atat):
     refused = (
         r"^corpus.train: text/a.txt belongs to a corpus whose download is incomplete; run `atat data get mine.toml`"
     )
-    for missing in ("b.txt cannot be fetched", "cannot be unpacked"):
+    for missing in ("b.txt cannot be downloaded", "cannot be unpacked"):
         assert missing in atat("data", "get", "mine.toml")[2]
         for named in ("text/*.txt", "text", "text/a.txt"):
             with pytest.raises(UserError, match=refused):
@@ -239,11 +239,11 @@ def test_another_text_than_before_is_refused(server, refused, fetched):
     Path("text/a.txt").write_bytes(TEXT[1:])
     was, now = hashlib.sha256(TEXT).hexdigest(), hashlib.sha256(TEXT[1:]).hexdigest()
     err = refused()
-    assert err.startswith("error: text/a.txt is not what was fetched on ")
-    assert f"its SHA-256 is {now}, and was {was}; delete it to fetch it again" in err
+    assert err.startswith("error: text/a.txt has changed since its download on ")
+    assert f"its SHA-256 is {now}, and was {was}; delete it to download it again" in err
     Path("text/a.txt").unlink()
     (server.folder / "a.txt").write_bytes(TEXT[2:])  # the owner has another one by now
-    assert "there is another file by now than on" in refused()
+    assert "if the file at the URL has changed since" in refused()
     assert not Path("text/a.txt").exists()
     Path("text/mine.source.json").unlink()
     assert fetched()["text/a.txt"] == TEXT[2:]
@@ -258,7 +258,7 @@ def test_two_processes_at_once_fetch_once(server, tmp_path):
     while "a.txt" not in server.asked:
         waited(first)
     second = began(tmp_path / "second")
-    said = f"mine is fetched by process {first.pid} on "
+    said = f"mine is being downloaded by process {first.pid} on "
     while not ((tmp_path / "second").exists() and said in (tmp_path / "second").read_text()):
         waited(second)
     server.ended.set()
@@ -375,12 +375,12 @@ def test_a_data_set_is_written_as_the_corpus_reads_it(atat):
     parts += '"train[-2:]" = "text/last.txt"'
     Path("mine.toml").write_text(HEAD + parts)
     code, out, err = atat("data", "get", "mine.toml")
-    assert (code, err, "fetching train[:-2] of set to text/0.jsonl" in out) == (0, "", True)
+    assert (code, err, "downloading train[:-2] of set to text/0.jsonl" in out) == (0, "", True)
     lines = Path("text/0.jsonl").read_text().splitlines()
     assert list(map(json.loads, lines)) == [{"text": f"{i}?\nYes."} for i in range(8)]
     assert Path("text/last.txt").read_text() == "8?\nYes.\n9?\nYes.\n"
     Path("text/last.txt").unlink()
-    assert "fetching train[:-2]" not in atat("data", "get", "mine.toml")[1]
+    assert "downloading train[:-2]" not in atat("data", "get", "mine.toml")[1]
     Path("mine.toml").write_text(HEAD + parts.replace('"train[-2:]"', "later"))
     Path("text/last.txt").unlink()
     Path("text/mine.source.json").unlink()
@@ -427,7 +427,7 @@ def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
     monkeypatch.setattr(hub.HfApi, "dataset_info", fail)
     code, _, err = atat("data", "get", "ag_news")
     assert (code, here()) == (2, {})
-    assert err.startswith("error: fancyzhx/ag_news of the Hugging Face hub cannot be reached (no network); ")
+    assert err.startswith("error: dataset fancyzhx/ag_news on the Hugging Face hub cannot be reached (no network); ")
     assert "or write train, test of https://huggingface.co/datasets/fancyzhx/ag_news to corpora/ag_news/train.j" in err
     assert err.endswith("corpora/ag_news/test.jsonl yourself, as JSON lines with the key text\n")
 
@@ -438,7 +438,7 @@ def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
 @pytest.mark.parametrize("name", recipes())
 def test_what_is_written_is_what_the_recipe_reads(name):
     made = text_source.read(name)
-    with pytest.raises(UserError, match=rf"there is no file .*run `atat data get {name}`"):
+    with pytest.raises(UserError, match=rf"file not found: .*run `atat data get {name}`"):
         recipe(name).stamp()
     written = [*made.source.splits.values()]
     for file in made.files:
@@ -502,7 +502,7 @@ def test_a_source_that_is_none(refused):
         assert here() == {}
     Path("mine.toml").write_text('[corpus]\nuse = "sotu"\n')
     assert "mine.toml: source: the table [source] is missing" in refused()
-    assert "there is no recipe 'lambda': no such file; did you mean 'lambada'?" in refused("lambda")
+    assert "unknown corpus or tokenizer 'lambda': no such file; did you mean 'lambada'?" in refused("lambda")
 
 
 @pytest.mark.parametrize(
@@ -513,11 +513,11 @@ def test_two_members_or_addresses_for_one_file_are_refused(server, refused, pack
         archive(server.folder / f"{number}.zip", content)
     files = [(f"{number}.zip", "[source.files.members]\n'*.txt' = 'text/'") for number in range(len(packed))]
     last = kept(server, f"{len(packed) - 1}.zip")
-    said = f"source.files: {last} has a member test/a.txt for text/a.txt, and so is what came before"
+    said = f"source.files: {last} has a member test/a.txt for text/a.txt, like an earlier member"
     assert said in refused(write(server, *files))
     assert not Path("text/mine.source.json").exists()
     err = refused(write(server, *((name, 'to = "text/a.txt"') for name in ("a.txt", "b.txt"))))
-    assert f"source.files: {server.address}/b.txt is for text/a.txt, as is an earlier entry; name another" in err
+    assert f"source.files: {server.address}/b.txt has the target text/a.txt of an earlier entry; name another" in err
 
 
 @pytest.fixture
@@ -563,7 +563,7 @@ def test_a_member_outside_of_the_archive_or_none_is_refused(server, refused, end
     archive(server.folder / f"all.{ending}", {name: b"gotcha"})
     err = refused(write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     packed = kept(server, f"all.{ending}")
-    assert err == f"error: {packed} has a member {name}, outside of its folder; do not use this archive\n"
+    assert err == f"error: {packed} has a member {name} outside its folder; do not use this archive\n"
     assert here().keys() == {packed}
     shutil.rmtree("text")
     archive(server.folder / f"all.{ending}", {"all/a.txt": b""})
@@ -572,9 +572,9 @@ def test_a_member_outside_of_the_archive_or_none_is_refused(server, refused, end
 
 
 NO_SOURCES = [
-    ("", "mine.toml: source: must have either `files`, or `hub` and `splits`"),
-    ('hub = "a/b"', "mine.toml: source: must have either `files`, or `hub` and `splits`"),
-    ("files = [{url = 'x'}]", "source.files[0]: must have either `to` or, for an archive, `members`"),
+    ("", "mine.toml: source: set `files`, or `hub` and `splits`, and not both"),
+    ('hub = "a/b"', "mine.toml: source: set `files`, or `hub` and `splits`, and not both"),
+    ("files = [{url = 'x'}]", "source.files[0]: set `to`, or `members` for an archive, and not both"),
     ("files = [{to = 'x'}]", "source.files[0].url: is missing: URL; braces are expanded"),
     ("files = [{url = 'x', to = 'x', sha256 = 'abc'}]", "sha256 must be 64 hexadecimal digits, not 'abc'"),
     ("files = [{url = 'x', to = '../x'}]", "source: '../x' is not in the working directory"),
@@ -583,7 +583,7 @@ NO_SOURCES = [
     ("files = [{url = 'x', members = {a = ''}}]", "[0]: a path in `to` or `members` is empty"),
     ("hub = 'a/b'\nsplits = {train = ''}", "source: splits: a file name is empty; name a file"),
     ("hub = 'a/b'\nsplits = {train = '~/x'}", "source: '~/x' is not in the working directory"),
-    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} stands for 2 addresses, and x for 1"),
+    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} expands to 2 URLs, but x to 1"),
     ("hub = 'a/b'\nsplits = {train = 'x', test = 'x'}", "source: splits: two splits have the same file"),
-    ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a command in a shell"),
+    ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a shell command"),
 ]

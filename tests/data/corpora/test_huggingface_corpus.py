@@ -78,9 +78,9 @@ def test_rows_are_chosen(folder):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"text_field": "tekst"}, r"corpus\.text_field: .* has no column 'tekst'; did you mean 'text'\? \(there are: "),
+        ({"text_field": "tekst"}, r"corpus\.text_field: .* has no column 'tekst'; did you mean 'text'\? \(available: "),
         ({"train": "tran"}, r"corpus\.path: .*, split 'tran', cannot be read: .*[Ss]plit"),
-        ({"train": "train[:3]", "streaming": True}, r"a part of a split cannot be streamed"),
+        ({"train": "train[:3]", "streaming": True}, r"a slice of a split cannot be streamed"),
         ({"config_name": "other"}, r"cannot be read: .*other"),
     ],
 )
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said(tmp_path, settings, sentence):
 
 
 def test_a_data_set_on_the_hub_is_named_with_its_commit_and_needs_a_package(monkeypatch):
-    with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is not a folder here.* to its commit"):
+    with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is not a local folder.* to its commit"):
         HuggingFaceCorpus(path="nobody/nothing").fingerprint()
     with pytest.raises(ValueError, match="'main' is not a commit of 40 hexadecimal digits"):
         HuggingFaceCorpus(path="nobody/nothing", revision="main")

@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_shard(tmp_path):
         (
             "cut.tar",
             data[:1024],
-            "cannot be read as a tar file (it has no end of an archive; it may be cut off); fetch",
+            "cannot be read as a tar file (the end of the archive is missing; it may be truncated); download",
         ),
         ("cut.tar", data[: 1536 + 5], "unexpected end of data"),
         ("cut.tar.gz", zipped[:-20], "(Compressed file ended before the end-of-stream marker"),
@@ -167,7 +167,7 @@ def test_what_is_wrong_with_a_shard(tmp_path):
         ("nothing.tar", bytes(10240), "has no samples"),
         ("forged.tar", forged, "unexpected end of data"),
         ("twice.tar", data[:1024] + data[:1024] + bytes(1024), "duplicate file name in tar file"),
-        ("bomb.tar.gz", bomb, "more than this machine can hold"),
+        ("bomb.tar.gz", bomb, "does not fit into memory"),
     ):
         assert said in damaged(tmp_path, name, content), name
 
@@ -177,22 +177,22 @@ def test_what_is_wrong_with_a_shard(tmp_path):
     [
         ({"txt": "a", "json": {"text": "b"}}, {}, "has several of txt, json, npy (it has json, txt); set corpus.ext"),
         ({"jpg": "a"}, {}, "has none of txt, json, npy (it has jpg); set corpus.extension to the one with the text"),
-        ({"json": {}}, {"extension": "txt"}, "has no 'txt' (it has json); name one that it has"),
+        ({"json": {}}, {"extension": "txt"}, "has no 'txt' (it has json); set it to one of these"),
         ({"json": {"texts": "a"}}, {}, "has no 'text'; did you mean 'texts'?; set corpus.text_field to the key of"),
         ({"json": "{"}, {}, "its json cannot be read (Expecting property name"),
-        ({"txt": b"\xff\xfe"}, {}, "its txt cannot be read (invalid start byte); mend it or leave it out"),
-        ({"npy": np.array([0.5])}, IDS, "its npy cannot be read (it holds float64 [1], and token ids are integers"),
-        ({"npy": np.zeros((1, 1, 1), int)}, IDS, "it holds int64 [1, 1, 1], and token ids"),
-        ({"npy": np.array([-1, 5])}, IDS, "has the ids -1 to 5, and the tokenizer has 0 to 257; name the"),
+        ({"txt": b"\xff\xfe"}, {}, "its txt cannot be read (invalid start byte); repair or remove it"),
+        ({"npy": np.array([0.5])}, IDS, "its npy cannot be read (it holds float64 [1], but token ids are a vector"),
+        ({"npy": np.zeros((1, 1, 1), int)}, IDS, "it holds int64 [1, 1, 1], but token ids"),
+        ({"npy": np.array([-1, 5])}, IDS, "has the ids -1 to 5, but the tokenizer has 0 to 257; name the"),
         (
             {"npy": np.array([0, 258])},
             IDS,
-            "has the ids 0 to 258, and the tokenizer has 0 to 257; name the one that made",
+            "has the ids 0 to 258, but the tokenizer has 0 to 257; name the one that made",
         ),
         (
             {"npy": np.array([1, 5])},
             {},
-            "has token ids; name the tokenizer that made the ids, as `pretrained` or `run`",
+            "contains token ids; set it to the tokenizer that made the ids, `pretrained` or `run`",
         ),
         ({"npy": np.array([1, 5])}, {"tokenizer": "bpe"}, "'bpe' is trained on the text"),
         ({"npy": np.array([{}])}, IDS, "its npy cannot be read ("),
@@ -210,10 +210,10 @@ def test_a_sample_without_a_document(tmp_path, sample, changes, said):
 def test_names_that_mean_nothing(tmp_path):
     (tmp_path / "here").mkdir()
     for name, said in {
-        "gone.tar": "there is no file gone.tar; name tar files that are there",
+        "gone.tar": "file not found: gone.tar; paths are relative",
         "x-{0..": "corpus.train: x-{0.. cannot be expanded",
         str(tmp_path / "here"): "ends in .tar or .tgz",
-        "pipe:cat a.tar": "corpus.train: pipe:cat a.tar would run a command in a shell",
+        "pipe:cat a.tar": "corpus.train: pipe:cat a.tar would run a shell command",
     }.items():
         with pytest.raises(UserError) as error:
             texts_of(name)
@@ -254,11 +254,9 @@ def test_addresses_are_fetched_once(server, tmp_path, monkeypatch):
 def test_what_cannot_be_fetched(server, tmp_path):
     with pytest.raises(UserError) as error:
         texts_of(f"{server.address}/gone.tar", cache=str(tmp_path / "cache"))
-    said = (
-        f"gone.tar cannot be fetched ({server.address}/gone.tar: HTTP 404 Not Found); see whether corpus.train is right"
-    )
+    said = f"gone.tar cannot be downloaded ({server.address}/gone.tar: HTTP 404 Not Found); check that corpus.train is"
     assert str(error.value).startswith(said)
-    with pytest.raises(UserError, match=r"a\.tar cannot be fetched \(http://127\.0\.0\.1:9/a\.tar: .*refused"):
+    with pytest.raises(UserError, match=r"a\.tar cannot be downloaded \(http://127\.0\.0\.1:9/a\.tar: .*refused"):
         texts_of("http://127.0.0.1:9/a.tar", cache=str(tmp_path / "cache"), retries=0)
     assert not list((tmp_path / "cache").glob("*.part"))
 
@@ -279,7 +277,7 @@ def test_a_file_may_take_a_sixteenth_of_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("atat_zoo.data.corpora.webdataset.memory", lambda: 16 * 20)
     assert texts_of(path) == ["x" * 20]
     monkeypatch.setattr("atat_zoo.data.corpora.webdataset.memory", lambda: 16 * 19)
-    with pytest.raises(UserError, match=r"a\.tar has a file that is more than this machine can hold; divide it$"):
+    with pytest.raises(UserError, match=r"a\.tar has a file that does not fit into memory; split it$"):
         texts_of(path)
 
 
@@ -371,7 +369,7 @@ def test_a_document_that_is_a_link_is_not_passed_over(folder, kind):
 def test_a_file_without_an_extension_is_told(tmp_path):
     files = {"README": "x", "__index__/0.txt": "y", "0.txt": "a", "x/LICENCE": "z"}
     (tmp_path / "x.tar").write_bytes(packed(files))
-    with pytest.warns(Note, match=r"x\.tar has 2 files without an extension, the first README; they belong to no"):
+    with pytest.warns(Note, match=r"x\.tar has 2 files without an extension, the first README; they are"):
         assert texts_of(tmp_path / "x.tar") == ["a"]
 
 

@@ -118,7 +118,9 @@ def test_the_tokenizer_of_a_run_is_its_own(tmp_path):
     like = CharactersTokenizer(special_tokens=True)
     folder = tmp_path / "run" / "model"
     folder.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"tokenizer\.path: there is no file .*run/model/tokenizer\.json; name a run"):
+    with pytest.raises(
+        UserError, match=r"tokenizer\.path: file not found: .*run/model/tokenizer\.json; name a finished run"
+    ):
         RunTokenizer(path=str(tmp_path / "run"), like=like).fingerprint()
     like.train(lambda: iter(())).save(folder)
     file = folder / "tokenizer.json"
@@ -190,9 +192,9 @@ def test_ways_to_name_a_tokenizer(pair):
 
 def test_pretrained_mistakes(pair, tmp_path):
     cases = [
-        ({"path": str(tmp_path / "no.json")}, r"tokenizer\.path: there is no file .*no\.json"),
-        ({"path": str(tmp_path)}, r"holds no tokenizer\.json, vocab\.json or encoder\.json"),
-        ({"path": str(pair / "encoder.json"), "merges": "no.txt"}, r"tokenizer\.merges: there is no file no\.txt"),
+        ({"path": str(tmp_path / "no.json")}, r"tokenizer\.path: file not found: .*no\.json"),
+        ({"path": str(tmp_path)}, r"contains no tokenizer\.json, vocab\.json or encoder\.json"),
+        ({"path": str(pair / "encoder.json"), "merges": "no.txt"}, r"tokenizer\.merges: file not found: no\.txt"),
         ({"path": str(pair / "vocab.bpe")}, "cannot be read by the tokenizers library"),
         ({"path": str(pair / "encoder.json"), "merges": str(pair / "encoder.json")}, "are not a byte-pair encoding"),
         ({"path": str(pair), "eos": "<|endoftex|>"}, r"tokenizer\.eos: .* no token '<\|endoftex\|>'; did you mean"),
@@ -243,10 +245,10 @@ def test_files_that_are_missing_or_broken_or_of_another_tokenizer(tmp_path):
             spec.load(tmp_path)
     BytesTokenizer().train(lambda: iter(())).save(tmp_path)
     for spec in (CharactersTokenizer(), BPETokenizer()):
-        with pytest.raises(UserError, match=r"of another tokenizer|cannot be read by the tokenizers library"):
+        with pytest.raises(UserError, match=r"to another tokenizer|cannot be read by the tokenizers library"):
             spec.load(tmp_path)
     CharactersTokenizer().train(lambda: iter(())).save(tmp_path)
-    with pytest.raises(UserError, match=r'is of another tokenizer .* "special": false'):
+    with pytest.raises(UserError, match=r'belongs to another tokenizer .* "special": false'):
         CharactersTokenizer(special_tokens=True).load(tmp_path)
 
 
@@ -257,7 +259,7 @@ def test_texts_and_ids_that_a_vocabulary_does_not_have(tmp_path):
             encode(text)
     for largest in (4100, 2**32 - 1):
         path = numbered(tmp_path, the=0, people=largest)
-        with limited(), pytest.raises(UserError, match=f"has 2 tokens and the id {largest}; number its tokens without"):
+        with limited(), pytest.raises(UserError, match=f"has 2 tokens but the id {largest}; number its tokens without"):
             pretrained(path)
     path = numbered(tmp_path, the=0, people=4099)  # some ids may have no token
     assert pretrained(path).vocabulary_size == 4100

@@ -115,8 +115,8 @@ def test_what_a_task_lacks_is_said_with_its_name(root):
     with pytest.raises(UserError) as said:
         require(tasks, Model.from_run(root / "run").experiment)
     first, second = str(said.value).splitlines()
-    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no token")
-    assert second.startswith("task zero_shot (corpora = ['ptb'], root = nowhere): PTB: there is no file nowhere/corpor")
+    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no text")
+    assert second.startswith("task zero_shot (corpora = ['ptb'], root = nowhere): PTB: file not found: nowhere/corpor")
     with pytest.raises(ValueError, match="tasks has 'infilling' twice"):
         EvaluationSpec(tasks=("infilling", {"use": "infilling", "gap": 3}, "infilling"))
 
@@ -157,6 +157,6 @@ def test_tasks_of_an_experiment_are_measured_after_its_training(tiny, atat, monk
     assert len(list((run / "evaluations").glob("task-*"))) == 1
     lacking = ["evaluation.tasks=['zero_shot']", "train.steps=2", "--out", "without"]
     code, _, err = atat("train", str(tiny.path), *lacking)
-    assert (code, "task zero_shot: PTB: there is no file" in err) == (2, True)
+    assert (code, "task zero_shot: PTB: file not found:" in err) == (2, True)
     assert not RunFolder(tiny.root / "without").exists
-    assert "missing: PTB: there is no file" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
+    assert "not here: PTB: file not found:" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]

@@ -56,7 +56,7 @@ def test_text_that_is_not_there_is_named_with_where_it_is_had(root, atat, monkey
     monkeypatch.chdir(tmp_path)
     code, out, err = atat("eval", str(root / "one"), "--task", "zero_shot")
     assert (code, out, err.count("\n")) == (2, "", 7)
-    (line,) = (line for line in err.splitlines() if "LAMBADA: there is no file corpora/lambada/" in line)
+    (line,) = (line for line in err.splitlines() if "LAMBADA: file not found: corpora/lambada/" in line)
     assert line.endswith("run `atat data get lambada`, or leave 'lambada' out of its corpora")
     only = f"{{use = 'zero_shot', corpora = ['lambada'], sequences = 2, root = '{root}'}}"
     assert atat("eval", str(root / "one"), "--task", only)[0] == 0

@@ -350,7 +350,7 @@ def test_what_a_run_would_clear_and_is_no_runs_is_refused_and_kept(name, tmp_pat
     (tmp_path / "notes.md").write_text("which no run replaces")
     for _ in range(2):  # the first attempt leaves no lock, which would make it a run's
         words = (
-            rf"is not a run folder, and has files that a run would overwrite \({name.split('/')[0]}\); move them away"
+            rf"is not a run folder, but has files that a run would overwrite \({name.split('/')[0]}\); move them away"
         )
         with pytest.raises(UserError, match=words), RunFolder(tmp_path).lock():
             pass
@@ -412,7 +412,7 @@ def test_a_damaged_line_is_a_sentence_and_no_hindrance(folder, line):
     whole = [{"step": 1, "loss": 2.5}, {"step": 3, "loss": 1.5}]
     first, last = (json.dumps(each).encode() + b"\n" for each in whole)
     folder.metrics.write_bytes(first + line + b"\n" + last)
-    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged; copy the run again, or leave"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged; copy the run again, or delete"):
         folder.read_metrics()
     assert folder.read_metrics(damaged=True) == whole
     damaged = folder.metrics.read_bytes()
@@ -549,12 +549,12 @@ def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):
         begun.model_at()
     (put_model(begun, 4) / "model.json").unlink()  # half a model is none
     with pytest.raises(
-        UserError, match=r"--step 4: .* has no model of this step; it has no checkpoint yet; leave --step out"
+        UserError, match=r"--step 4: .* has no model of this step; it has no checkpoint yet; omit --step"
     ):
         begun.model_at(4)
     put_model(begun, 5)
     with pytest.raises(
-        UserError, match=r"--resume \S+`, or choose a checkpoint with --step, such as newest \(there are: 5\)$"
+        UserError, match=r"--resume \S+`, or choose a checkpoint with --step, such as newest \(available: 5\)$"
     ):
         begun.model_at()
 
@@ -567,7 +567,7 @@ def test_a_model_of_another_run_is_refused(begun):
         put_model(begun, step, noise=kind, train={"steps": 6}, sampler={"steps": 8})
     assert begun.model_at(3) == begun.checkpoint_model(3)
     put_model(begun, 9, begun.model, noise=other)
-    there = r"belongs to another experiment: noise\.use is 'cosine' there, and 'linear' in .*resolved\.toml; copy"
+    there = r"belongs to another experiment: noise\.use is 'cosine' there, but 'linear' in .*resolved\.toml; copy"
     for step in (None, 6, 9):
         with pytest.raises(UserError, match=there):
             begun.model_at(step)

@@ -95,7 +95,7 @@ def test_what_has_no_effect_is_refused_with_what_to_add():
     where = ("masking.temperature=0.01", "curriculum.use=three_stage", "target=was_masked")
     assert [line.split(" on the")[0] for line in lines] == [f"{key!r}" for key in where]
     assert all('set estimator.use to "frequency" or "hybrid" or "transformer"' in line for line in lines[:2])
-    assert 'has nothing to learn; set estimator.use to "hybrid" or "transformer", or leave target out' in lines[2]
+    assert 'has nothing to learn; set estimator.use to "hybrid" or "transformer", or remove [target]' in lines[2]
     assert load("mdlm", [*words, "estimator.use=hybrid"])
     with pytest.raises(UserError, match=r"learns nothing with objective\.importance_loss_weight = 0; raise"):
         load("mdlm", [*words, "estimator.use=transformer", "objective.importance_loss_weight=0"])
