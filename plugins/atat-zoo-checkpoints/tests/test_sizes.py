@@ -57,5 +57,5 @@ def test_flops_are_those_that_torch_counts(name):
 def test_as_many_tokens_as_it_has_learned_are_read_and_no_more(table):
     network = Zoo.load().spec("backbone", table | {"max_length": L}).build(Context(vocabulary_size=V, length=L))
     assert network(torch.zeros(1, L, dtype=torch.int64)).shape == (1, L, 24)
-    with pytest.raises(ValueError, match=f"{L + 1} tokens are more than this backbone's {L}"):
+    with pytest.raises(ValueError, match=f"{L + 1} tokens exceed this backbone's maximum of {L}"):
         network(torch.zeros(1, L + 1, dtype=torch.int64))
