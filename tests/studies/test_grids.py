@@ -107,6 +107,16 @@ def test_a_point_with_other_seeds_or_measured_steps_is_trained_beside_an_arm(rea
     assert [arm for _, arm in grid.points] == ["plain", "plain-train.steps=6"]
 
 
+def test_a_point_trains_what_an_arm_does_where_the_sweep_chooses_for_both(read):
+    swept = '[sweep]\nseed = 7\npoints = { a = [], b = ["optimizer.learning_rate=0.1"] }\n'
+    swept += '[grid]\narm = "plain"\naxes.train.steps = [6]\n'
+    more = '[arms.longer]\noverrides = ["train.steps=6"]\n'
+    study = read(f'{STUDY}{more}experiment = "tiny.toml"\n{swept}')  # which may get another point than plain
+    assert study.grids[0].points[-1][1] == "plain-train.steps=6"
+    with pytest.raises(UserError, match=r"train.steps=6 trains what the arm 'longer' does"):
+        read(f'{STUDY}{more}like = "plain"\n{swept}')
+
+
 def arm_of(*nats):
     bounds = [{"perplexity": {"value": math.exp(x), "stderr": 0.1 * math.exp(x), "nats_per_token": x}} for x in nats]
     return {"runs": [{"bound": "perplexity", "bounds": each} for each in bounds]}
