@@ -68,6 +68,7 @@ def test_a_link_extends_what_is_beside_it(write, tmp_path):
 
 def test_a_file_is_read_once_however_many_ways_lead_to_it(write, monkeypatch):
     read = []
+    Zoo.load()  # once in a process
     whole = Path.read_text
     monkeypatch.setattr(Path, "read_text", lambda self, **given: read.append(self.name) or whole(self, **given))
     write("0.toml", "seed = 9\n[train]\nsteps = 5")
