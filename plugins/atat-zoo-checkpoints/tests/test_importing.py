@@ -283,6 +283,8 @@ class Code:
 
 ITSELF: list = []
 ITSELF.append(ITSELF)
+ITS_KEY: dict = {}
+ITS_KEY["a"] = ITS_KEY
 DOUBLED: list = [1]
 for _ in range(40):
     DOUBLED = [DOUBLED, DOUBLED]
@@ -304,6 +306,7 @@ LIST = "its moving average is no list of weights; name a checkpoint"
         ({"state_dict": {"backbone.a": ONE}, "ema": [torch.ones(3)]}, 2, "its moving average has 1 weights"),
         ({"state_dict": {"backbone.a": ONE}, "ema": [ONE.view(1, 2)]}, 2, "its moving average has 1 weights"),
         ({"state_dict": {}, "hyper_parameters": ITSELF}, 2, "its settings are nested more than 128 deep; name a"),
+        ({"state_dict": {}, "hyper_parameters": ITS_KEY}, 2, "its settings are nested more than 128 deep; name a"),
         ({"state_dict": {}, "hyper_parameters": DOUBLED}, 2, "its settings have more than 100,000 values; name a"),
     ],
 )

@@ -24,6 +24,7 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
     assert drawn() == once
     svg = place.text("figures/arms.svg")
     assert ">One_for_all</text>" in svg
+    assert ">sets-225</text>" in svg, "an arm without another name"
     assert ">sets</text>" in place.text("figures/steps.svg"), "as it is called"
     assert set(re.findall(r'font-size="([\d.]+)px"', svg)) == {"6.5", "7"}  # as in the figures of importance
 
@@ -92,6 +93,16 @@ def test_grids_are_drawn_axis_by_axis(place):
 def test_samplers_that_differ_in_one_number_have_an_axis(place, other, axis):
     study = "seeds = [18]\nbaseline = 'a'\n[arms.a]\nexperiment = 'mdlm'\n[samplers]\narms = ['a']\n"
     place.file("few.toml", f"{study}each = [{{ use = 'ancestral', steps = 8 }}, {other}]\n")
+    assert axis_of(study_file.load(place.root / "few.toml")) == axis
+
+
+@pytest.mark.parametrize(("stop", "axis"), [(0.2, ("samplers.threshold", [0.1, 0.2])), (0.3, None)])
+def test_thresholds_are_one_axis_where_they_are_the_same(place, stop, axis):
+    study = "seeds = [18]\nbaseline = 'a'\n[arms.a]\nexperiment = 'mdlm'\n[samplers]\narms = ['a']\neach = [\n"
+    for one, other in ((0.1, 0.1), (0.2, stop)):
+        study += f"{{ use = 'combination', tokens_per_step = {{ use = 'extended', threshold = {one} }}, "
+        study += f"stopping_rule = {{ use = 'uncertainty', threshold = {other} }} }},\n"
+    place.file("few.toml", f"{study}]\n")
     assert axis_of(study_file.load(place.root / "few.toml")) == axis
 
 
