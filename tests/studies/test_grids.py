@@ -122,10 +122,9 @@ def test_a_point_trains_what_an_arm_does_where_the_sweep_chooses_for_both(read):
     [("optimizer.learning_rate = [1e-3]", "optimizer=adamw"), ('optimizer = ["adamw"]', "optimizer.learning_rate=0.1")],
 )
 def test_an_axis_and_a_point_of_the_sweep_set_no_part_of_each_other(read, axis, override):
+    text = f'[sweep]\nseed = 7\npoints = {{ a = [], b = ["{override}"] }}\n[grid]\narm = "plain"\naxes.{axis}\n'
     with pytest.raises(UserError, match=r"sweep\.points\.b: optimizer\S* is an axis of grid; leave it out of one"):
-        read(
-            f'{STUDY}[sweep]\nseed = 7\npoints = {{ a = [], b = ["{override}"] }}\n[grid]\narm = "plain"\naxes.{axis}\n'
-        )
+        read(STUDY + text)
 
 
 def arm_of(*nats):
