@@ -81,8 +81,7 @@ class StepMeters:
     def histograms(self) -> dict[str, Tensor]:
         """Return this rank's importance and loss of masked tokens, and its mask rates, float32 [N] on the CPU."""
         mine = {name: torch.cat([*meter.value]).cpu() for name, meter in self.values.items() if meter.value}
-        where = mine.pop("masked", torch.zeros(())).bool()
-        mine.pop("maskable", None)
+        where, _ = mine.pop("masked").bool(), mine.pop("maskable")
         return {name: values if name == "mask_rates" else values[where] for name, values in mine.items()}
 
     def compute(self) -> dict[str, Any]:

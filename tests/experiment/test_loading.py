@@ -66,6 +66,11 @@ def test_a_link_extends_what_is_beside_it(write, tmp_path):
         assert load(write("a.toml", f"extends = {bases}")).seed == seed
 
 
+def test_importance_that_all_tokens_share_is_not_read(write):
+    (line,) = refused(write("a.toml", 'masking = "importance"\nestimator = "uniform"\n[curriculum]\nuse = "none"'))
+    assert "'importance' uses the importance of tokens, but estimator 'uniform' gives every token the same" in line
+
+
 def test_a_file_is_read_once_however_many_ways_lead_to_it(write, tmp_path, monkeypatch):
     read = []
     whole = Path.read_text

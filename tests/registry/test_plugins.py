@@ -3,11 +3,13 @@
 import re
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from atat_zoo.experiment import from_table, load
-from atat_zoo.registry import CONTRACT, Zoo, plugins, registry_file
+from atat_zoo.registry import CONTRACT, Zoo, hookimpl, plugins, registry_file
+from atat_zoo.registry.hookspecs import hook
 from atat_zoo.system.errors import UserError
 from tests.installing import GOOD, alone, good, install
 
@@ -42,6 +44,17 @@ def test_a_good_plugin_is_listed_described_and_built(install):
     assert zoo.build("masking", {"use": "spiral", "power": 3}).power == 3
     plugin = only(zoo)
     assert (plugin.name, plugin.distribution, plugin.version, plugin.status) == ("good", "atat-zoo-good", "1.2", "ok")
+
+
+def test_what_a_plugin_offers_of_several_kinds_is_all_described():
+    offered = {"masking": ["uniform", "position"], "sampler": ["strided"]}
+    hooks = {
+        hook(kind): hookimpl(lambda kind=kind: [Zoo.load().component(kind, name) for name in offered[kind]])
+        for kind in offered
+    }
+    entries = plugins.hook_entries(SimpleNamespace(**hooks), "atat-zoo-good")
+    found = {kind: [entry.name for entry in entries if entry.kind == kind] for kind in offered}
+    assert (found, {entry.distribution for entry in entries}) == (offered, {"atat-zoo-good"})
 
 
 # What is wrong, and what the report says of it.

@@ -111,6 +111,26 @@ def test_a_point_with_other_seeds_or_measured_steps_is_trained_beside_an_arm(rea
     assert [arm for _, arm in grid.points] == ["plain", "plain-train.steps=6"]
 
 
+def test_a_point_trains_what_an_arm_does_where_the_sweep_chooses_for_both(read):
+    swept = '[sweep]\nseed = 7\npoints = { a = [], b = ["optimizer.learning_rate=0.1"] }\n'
+    swept += '[grid]\narm = "plain"\naxes.train.steps = [6]\n'
+    more = '[arms.longer]\noverrides = ["train.steps=6"]\n'
+    study = read(f'{STUDY}{more}experiment = "tiny.toml"\n{swept}')  # which may get another point than plain
+    assert study.grids[0].points[-1][1] == "plain-train.steps=6"
+    with pytest.raises(UserError, match=r"train.steps=6 trains what the arm 'longer' does"):
+        read(f'{STUDY}{more}like = "plain"\n{swept}')
+
+
+@pytest.mark.parametrize(
+    ("axis", "override"),
+    [("optimizer.learning_rate = [1e-3]", "optimizer=adamw"), ('optimizer = ["adamw"]', "optimizer.learning_rate=0.1")],
+)
+def test_an_axis_and_a_point_of_the_sweep_set_no_part_of_each_other(read, axis, override):
+    text = f'[sweep]\nseed = 7\npoints = {{ a = [], b = ["{override}"] }}\n[grid]\narm = "plain"\naxes.{axis}\n'
+    with pytest.raises(UserError, match=r"sweep\.points\.b: optimizer\S* is an axis of grid; leave it out of one"):
+        read(STUDY + text)
+
+
 def arm_of(*nats):
     bounds = [{"perplexity": {"value": math.exp(x), "stderr": 0.1 * math.exp(x), "nats_per_token": x}} for x in nats]
     return {"runs": [{"bound": "perplexity", "bounds": each} for each in bounds]}

@@ -82,7 +82,7 @@ class Training:
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Return a function that lets trainings run for these devices; and all trainings that were begun."""
+    """Return a function that lets trainings run for these devices, and what it said; and all that were begun."""
     begun = []
 
     def launched(words, log, env):
@@ -97,13 +97,14 @@ def train(tmp_path, monkeypatch):
 
         monkeypatch.setattr(processes, "launch", launched)
         monkeypatch.setattr(processes.time, "sleep", slept)
-        runs = []
+        runs, said = [], []
         for number, device in enumerate(devices):
             of_all = {"folder": SimpleNamespace(exists=False), "finished": False, "file": "tiny.toml", "overrides": ()}
             experiment = SimpleNamespace(train=SimpleNamespace(steps=3, device=device))
             name = f"run{number}"
             runs.append(SimpleNamespace(name=name, path=tmp_path / name, experiment=experiment, **of_all))
-        LocalExecutor(folder=tmp_path, jobs=jobs, say=lambda text: None, gpus=gpus).train(runs)
+        LocalExecutor(folder=tmp_path, jobs=jobs, say=said.append, gpus=gpus).train(runs)
+        return said
 
     return train, begun
 
@@ -122,8 +123,9 @@ def test_each_training_has_a_gpu_of_its_own(train, jobs, gpus, devices, on):
     def sleep(active):  # the first of those that run ends
         active[0].code = 0
 
-    train(jobs, gpus, devices, sleep)
+    said = [line for line in train(jobs, gpus, devices, sleep) if "training" in line]
     assert [training.gpu for training in begun] == on
+    assert said == [f"run{i}: training, 3 steps" + (f" on GPU {gpu}" if gpu else "") for i, gpu in enumerate(on)]
 
 
 def test_a_signal_is_handed_on_each_time_and_nothing_begins_after_it(train):

@@ -42,6 +42,16 @@ def test_the_memory_is_what_there_is_and_what_a_limit_or_a_container_leaves(tmp_
         machine.require(10**12, "it", "this", "lower it")
 
 
+def test_the_cores_are_those_that_this_process_may_use_or_else_all(monkeypatch):
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda process: {1, 5}, raising=False)
+    assert machine.cores() == 2
+    monkeypatch.delattr(machine.os, "sched_getaffinity")  # as on macOS
+    assert machine.cores() == 8
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: None)
+    assert machine.cores() == 1
+
+
 @pytest.mark.parametrize("ask", [lambda: torch.empty(2**60), lambda: torch.empty(2**62, 2**62), lambda: bytes(2**62)])
 def test_an_error_for_lack_of_memory_is_known(ask):
     with pytest.raises((RuntimeError, MemoryError)) as error:

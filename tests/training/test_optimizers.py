@@ -120,6 +120,14 @@ def test_glibc_gets_numbers_that_are_an_int_of_c_and_says_whether_it_takes_them(
     assert memory.keep_freed_memory() is False
 
 
+@pytest.mark.parametrize("said", [None, "7"])
+def test_few_kernels_are_kept_unless_the_environment_says_how_many(monkeypatch, said):
+    environment = {} if said is None else {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": said}
+    monkeypatch.setattr(memory.os, "environ", environment)
+    memory.forget_old_shapes()
+    assert environment == {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": said or "64"}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch was built without oneDNN")
 def test_kernels_of_old_shapes_are_forgotten(tmp_path):

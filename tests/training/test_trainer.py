@@ -240,13 +240,13 @@ def test_what_the_counts_say_alone_is_measured_once_and_changes_no_step(tiny, tm
     assert again.said == [f"continuing {measured.path} after step 2 of 4"]
 
 
-def test_evaluating_again_gives_the_same_numbers(tiny, uninterrupted):
+def test_evaluating_again_gives_the_same_numbers(tiny, uninterrupted, tmp_path):
     """In another process, with another batch size: the masks are a function of the seed and the sequence."""
-    (file,) = (uninterrupted / "evaluations").glob("*seed5*")
-    first = json.loads(file.read_text())
-    said = json.loads(tiny.atat("eval", str(uninterrupted), "--batch-size", "3", "--json").stdout)
+    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (first,) = evaluations(RunFolder(run))
+    said = json.loads(tiny.atat("eval", str(run), "--batch-size", "3", "--json").stdout)
     assert said["perplexity"] == pytest.approx(first["perplexity"], rel=1e-5)
-    other = json.loads(tiny.atat("eval", str(uninterrupted), "--seed", "6", "--json").stdout)
+    other = json.loads(tiny.atat("eval", str(run), "--seed", "6", "--json").stdout)
     assert other["perplexity"] != first["perplexity"]
 
 

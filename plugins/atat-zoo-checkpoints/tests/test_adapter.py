@@ -119,7 +119,9 @@ def test_the_base_of_an_import_is_the_published_model(name, root, tmp_path):
     write_json(RunFolder(tmp_path / "base").environment, {"imported": {"model": name, "revision": "abc"}})
     path = tmp_path / "tuned" / "resolved.toml"
     path.write_text(path.read_text().replace(str(root / "base"), str(tmp_path / "base")))
-    export_run(tmp_path / "tuned", tmp_path / "adapter", adapter=True)
+    export_run(tmp_path / "tuned", tmp_path / "adapter", adapter=True, dtype="bfloat16")
+    weights = load_file(tmp_path / "adapter" / "adapter_model.safetensors").values()
+    assert {weight.dtype for weight in weights} == {torch.bfloat16}
     said = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (said["base_model_name_or_path"], said["revision"]) == (name, "abc")
     card = (tmp_path / "adapter" / "README.md").read_text()

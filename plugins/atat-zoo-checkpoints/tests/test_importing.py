@@ -283,6 +283,8 @@ class Code:
 
 ITSELF: list = []
 ITSELF.append(ITSELF)
+ITS_KEY: dict = {}
+ITS_KEY["a"] = ITS_KEY
 DOUBLED: list = [1]
 for _ in range(40):
     DOUBLED = [DOUBLED, DOUBLED]
@@ -308,6 +310,7 @@ LIST = "its EMA is not a list of weights; pass a checkpoint"
         ({"state_dict": {"backbone.a": ONE}, "ema": [torch.ones(3)]}, 2, "its 1 EMA weights do not match its 1 param"),
         ({"state_dict": {"backbone.a": ONE}, "ema": [ONE.view(1, 2)]}, 2, "its 1 EMA weights do not match its 1 param"),
         ({"state_dict": {}, "hyper_parameters": ITSELF}, 2, "its settings are nested more than 128 deep; pass a"),
+        ({"state_dict": {}, "hyper_parameters": ITS_KEY}, 2, "its settings are nested more than 128 deep; pass a"),
         ({"state_dict": {}, "hyper_parameters": DOUBLED}, 2, "its settings have more than 100,000 values; pass a"),
     ],
 )

@@ -11,7 +11,7 @@ import pandas
 import pytest
 import torch
 from atat_zoo_glue.glue_files import PROBLEMS, Examples, absent, files_of, folder_of, read
-from atat_zoo_glue.miniature import TABLES, _line, write
+from atat_zoo_glue.miniature import TABLES, TELLING, _line, write
 from atat_zoo_glue.task import MAJORITY, NOTE, GlueTask, _averaged, _cut, _most_frequent, framed, splits_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_in_a_sentence(root, tmp_path):
     for table, message in (
         (b"text\tlabel\na\t1\n", "is not a table of sst2"),
         (b"\xff", "is not a table of sst2"),
-        (b"sentence\tlabel\na\t7\n", "the label '7' is not one of sst2's"),
+        (b"sentence\tlabel\na\t7\n", "the label '7' is not one of sst2's .*0, 1"),
         (b"sentence\tlabel\n", "has no examples"),
     ):
         (tmp_path / "sst2" / "train.tsv").write_bytes(table)
@@ -88,6 +88,13 @@ def test_what_is_wrong_is_said_in_a_sentence(root, tmp_path):
 
 def test_a_task_without_files_has_none(tmp_path):
     assert files_of("rte", tmp_path, "train") == []
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_texts_of_the_miniature_are_words(problem, root):
+    words = {"the", "people", "of", "this", "a", "just", "with", "all", "states", *TELLING}
+    for split in splits_of(problem):
+        assert all({*text.split()} <= words for texts in read(problem, root / "glue", split).texts for text in texts)
 
 
 def test_the_labels_of_the_miniature_come_three_two_and_one_times():

@@ -117,7 +117,11 @@ def test_what_is_rated_comes_back_to_its_run(tmp_path_factory, sizes, seed, endi
             assert difference is None or difference.value == pytest.approx(each.means[b] - each.means[a])
     table = result.to_table()
     assert from_json(json.dumps(table).encode()) == table
-    assert list(table["questions"]["overall"]["means"]) == [run["run"] for run in form.runs]
+    names = [run["run"] for run in form.runs]
+    assert list(table["questions"]["overall"]["means"]) == names
+    assert [(each["run"], each["minus"]) for each in table["questions"]["overall"]["differences"]] == [
+        (names[b], names[a]) for b, a in result.pairs
+    ]
 
 
 def test_the_interval_is_over_texts_and_one_rater_has_no_agreement(tmp_path):

@@ -1,5 +1,8 @@
 """Texts by any sampler, in the positions after a context."""
 
+from types import SimpleNamespace
+
+import attrs
 import pytest
 from atat_zoo_lm_eval import RunLM
 from atat_zoo_lm_eval.run_lm import greedy
@@ -78,3 +81,16 @@ def test_a_greedy_sampler_is_the_same_but_for_the_draw():
         assert after.token_sampling.temperature == 0.0, name
         for part in ("order", "tokens_per_step", "remasking", "stopping_rule"):
             assert getattr(before, part) == getattr(after, part), name
+
+
+@attrs.frozen
+class Own:
+    """A sampler of somebody else's, which is not composed of the zoo's parts."""
+
+    token_sampling: object = None
+
+
+def test_a_sampler_of_its_own_kind_is_greedy_if_it_says_how_it_draws():
+    assert greedy(Own()).token_sampling.temperature == 0.0
+    with pytest.raises(UserError, match="sampler 'still' has no draw that could take the most probable token"):
+        greedy(SimpleNamespace(name="still"))

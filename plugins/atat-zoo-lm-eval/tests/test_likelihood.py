@@ -190,9 +190,10 @@ def test_long_contexts_are_cut_from_the_left(caplog):
     assert "truncated 1 of 1 contexts from the left" in caplog.text
 
 
-def test_rolling_text_is_priced_once_a_token():
+def test_rolling_text_is_priced_once_a_token(capsys):
     lm, text = small("autoregressive"), "the house and the dog"
-    (found,) = lm.loglikelihood_rolling(asked((text,), kind="loglikelihood_rolling"), disable_tqdm=True)
+    (found,) = lm.loglikelihood_rolling(asked((text,), kind="loglikelihood_rolling"))
+    assert "100%" in capsys.readouterr().err  # a bar, as the harness asked for
     wanted = nats(lm, ("", text[:10]), ("", text[10:20]), (text[11:20], text[20:]))
     assert -found == pytest.approx(math.fsum(wanted), abs=1e-4)
 
@@ -212,7 +213,8 @@ def test_a_short_rolling_text_is_the_zoo_s_own_bound():
 def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
     for options, message in (
         ({"mask_sample": 3}, "unknown argument 'mask_sample'; did you mean 'mask_samples'"),
-        ({"mask_samples": 0}, "mask_samples = 0 is not an integer of at least 1"),
+        ({"sed": 3}, "unknown argument 'sed'; did you mean 'seed'"),
+        ({"mask_samples": 0}, "model_args: mask_samples = 0 is not an integer of at least 1"),
         ({"mask_samples": "many"}, "mask_samples = 'many' is not an integer"),
         ({"batch_size": "auto"}, "batch_size = 'auto' is not an integer"),
         ({"max_gen_toks": 11}, "max_gen_toks = 11 exceeds the room of 10 in a row; lower it"),

@@ -111,7 +111,9 @@ def test_a_single_run_says_what_it_has_no_figure_of(run):
 
 
 def test_runs_agree_as_far_as_the_ranks_of_their_importance(run, other):
-    _, (text, one), tables, _ = analysed(run, other)
+    told = set()
+    _, (text, one), tables, _ = analysed(run, other, progress=lambda what, *_: told.add(what))
+    assert "other" in told
     (row,) = tables["agreement"]
     assert (row["run"], row["other"], row["seed"], row["other_seed"]) == ("one", "other", 4, 5)
     spec = Model.from_run(run).experiment.evaluation

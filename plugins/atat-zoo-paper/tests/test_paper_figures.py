@@ -33,6 +33,8 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
     place.study("sets_budgets", change)
     again = drawn()
     assert [a != b for a, b in zip(once, again, strict=True)] == [False, False, False, True, True, False], "arms, curve"
+    place.made(figures=[FIGURE | {"kind": "arms"}])
+    assert ">sets</text>" in place.text("figures/steps.svg"), "as it is called"
 
 
 def test_a_figure_or_an_arm_without_results_says_how_to_measure_them(place):
@@ -92,6 +94,16 @@ def test_grids_are_drawn_axis_by_axis(place):
 def test_samplers_that_differ_in_one_number_have_an_axis(place, other, axis):
     study = "seeds = [18]\nbaseline = 'a'\n[arms.a]\nexperiment = 'mdlm'\n[samplers]\narms = ['a']\n"
     place.file("few.toml", f"{study}each = [{{ use = 'ancestral', steps = 8 }}, {other}]\n")
+    assert axis_of(study_file.load(place.root / "few.toml")) == axis
+
+
+@pytest.mark.parametrize(("stop", "axis"), [(0.2, ("samplers.threshold", [0.1, 0.2])), (0.3, None)])
+def test_thresholds_are_one_axis_where_they_are_the_same(place, stop, axis):
+    study = "seeds = [18]\nbaseline = 'a'\n[arms.a]\nexperiment = 'mdlm'\n[samplers]\narms = ['a']\neach = [\n"
+    for one, other in ((0.1, 0.1), (0.2, stop)):
+        study += f"{{ use = 'combination', tokens_per_step = {{ use = 'extended', threshold = {one} }}, "
+        study += f"stopping_rule = {{ use = 'uncertainty', threshold = {other} }} }},\n"
+    place.file("few.toml", f"{study}]\n")
     assert axis_of(study_file.load(place.root / "few.toml")) == axis
 
 

@@ -137,6 +137,12 @@ def test_a_difference_of_prices_has_the_interval_that_is_asked_for(place, interv
     assert re.search(r"ATAT in turns .+ mdlm \(sampler strided\) in", said)  # of which there is no row
 
 
+def test_a_price_is_not_shown_of_an_arm_without_results(place):
+    place.study("sets", lambda report: report["arms"].pop("atat"))
+    place.made(GAPS | {"rows": [{"arm": "mdlm"}, IN_TURNS]})
+    assert [row["the whole"] != "" for row in place.rows("gaps").values()] == [True, False]
+
+
 SAMPLERS = {"data": "samplers", "study": "system", "label": "samplers", "caption": "Samplers."}
 SAMPLERS |= {"columns": ["value", "difference", "evaluations", "times_as_long"]}
 SAMPLERS |= {"rows": [{"arm": "all_parts", "sampler": 1}, {"arm": "all_parts", "sampler": 3, "name": "certain first"}]}

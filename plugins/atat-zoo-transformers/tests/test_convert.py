@@ -3,12 +3,14 @@
 import json
 import shutil
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from atat_zoo_checkpoints.model_export import export_run
 from atat_zoo_checkpoints.model_import import import_model
+from atat_zoo_transformers.transformers_module import _refuse_strange
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -253,6 +255,25 @@ def test_weights_that_are_no_numbers_or_that_the_settings_do_not_say_are_named(k
     rewrite(kind, tmp_path / "model", change)
     with pytest.raises(UserError, match=message) if message else nullcontext():
         import_model(str(tmp_path / "model"), tmp_path / "run", asked)
+
+
+class Untied(torch.nn.Module):
+    """A network whose configuration says nothing of its head."""
+
+    base_model_prefix, config = "model", SimpleNamespace()
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Embedding(3, 2), torch.nn.Linear(2, 3)
+        self.get_input_embeddings, self.get_output_embeddings = lambda: self.first, lambda: self.last
+
+
+def test_a_head_is_tied_only_where_the_configuration_says_so():
+    network, report = Untied(), dict.fromkeys(("missing_keys", "mismatched_keys", "unexpected_keys"), ())
+    _refuse_strange(network, report, {}, "some/model")
+    network.config = SimpleNamespace(tie_word_embeddings=True)
+    with pytest.raises(UserError, match=r"tie_word_embeddings = true in its config\.json, but first\.weight and last"):
+        _refuse_strange(network, report, {}, "some/model")
 
 
 def rewrite(kind, folder, change):

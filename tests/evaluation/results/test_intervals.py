@@ -75,6 +75,11 @@ def test_a_resample_draws_each_sequence_as_often_as_any_other():
     assert float(times.var(0).mean()) == pytest.approx(1 - 1 / n, rel=0.05)
 
 
+def test_a_resample_is_the_same_on_every_machine():
+    drawn = resampled(torch.arange(1000.0)[:, None], purpose="test", seed=5, resamples=400)
+    assert float(drawn.sum()) == 199_690_250
+
+
 def test_the_chunks_change_nothing(monkeypatch):
     values = torch.rand(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     whole = resampled(values, purpose="test", seed=5, resamples=101)
