@@ -98,6 +98,9 @@ BACKBONES = {
     "with a cache the hidden states are those without one": building(
         BACKBONE, forward=lambda good, tokens, t=None, *, cache=None, **options: good(tokens, t, **options)
     ),
+    "only to a network that says takes_cache = True": having_built(
+        BACKBONE, lambda module: setattr(module, "takes_cache", False)
+    ),
     "none for the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
     "the head looks at one position": having_built(BACKBONE, lambda module: smeared(module.head)),
     r"every weight has a gradient: spare\.weight has none": having_built(

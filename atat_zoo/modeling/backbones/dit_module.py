@@ -24,7 +24,7 @@ from atat_zoo.system.errors import UserError
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
-    returns_first = True
+    returns_first = takes_cache = True
 
     def __init__(
         self,

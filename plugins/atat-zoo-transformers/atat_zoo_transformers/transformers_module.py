@@ -196,6 +196,7 @@ class TransformersModule(nn.Module):
     """Tokens [B, L] to what the last layer of a model reads, [B, L, D]; `head` is that layer."""
 
     reads_time = False
+    takes_cache = True
 
     def __init__(
         self,

@@ -154,12 +154,14 @@ def test_where_all_is_given_or_comes_at_once_no_carrier_is_counted(monkeypatch):
 
 
 @at_most(15)
-@given(steps=turn_maps, counts=st.booleans(), seed=st.integers(0, 99))
-@example(steps=[0, 1, 1, 2, 2], counts=False, seed=0)  # the last step reads two tokens and predicts two, of two rows
-def test_a_text_that_is_written_costs_what_one_pass_says(steps, counts, seed):
-    """With keys and values cached, whatever the order in which the positions come; not all rows have as many steps."""
+@given(steps=turn_maps, counts=st.booleans(), cached=st.booleans(), seed=st.integers(0, 99))
+@example(steps=[0, 1, 1, 2, 2], counts=False, cached=True, seed=0)  # the last step reads and predicts two, of two rows
+@example(steps=[0, 1, 1, 2, 2], counts=False, cached=False, seed=0)
+def test_a_text_that_is_written_costs_what_one_pass_says(steps, counts, cached, seed):
+    """With keys and values cached or not, whatever the order of the positions; not all rows have as many steps."""
     length = len(steps)
     module, x = sets_of(length, counts=counts), text(length, seed=seed)
+    module.backbone.takes_cache = cached
     steps = torch.tensor(steps).expand(3, -1).clone()
     steps[1] = steps[1].clamp(max=1)
     expected = nats(module, x, steps)
