@@ -302,7 +302,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         if length > self.size:
             end_of_block = (position[-length:, None] // self.size + 1) * self.size
             mask = (position < end_of_block) & (position >= end_of_block - self.seen)
-        cached = {"cache": self.cache} if self.takes_cache else {}
+        cached: dict[str, Any] = {"cache": self.cache} if self.takes_cache else {}
         hidden = self.module.read(tokens, positions=position[-length:], attention=mask, **cached)
         return hidden[:, -inputs.shape[1] :]
 
