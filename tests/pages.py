@@ -1,6 +1,7 @@
 """The code blocks of README.md and of docs/, carried out in the order of the page.
 
-- `console`: each line that begins with `$ ` is run, but for what sets up a machine.
+- `console`: each line that begins with `$ ` is run, but for what sets up a machine. A package that the page has written
+  and installs is found by the commands after it, which also check its experiments.
 - `toml`: written to the file that its first line names, and loaded as an experiment.
 - `python`: run, or, if its first line names a file, written there for the blocks after it. If a block `text` follows at
   once, it is what must be printed.
@@ -19,8 +20,11 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from atat_zoo.experiment import load
 from tests import fixtures, forked
+from tests.installing import install_beside
 
 ROOT = Path(__file__).parents[1]
 # What sets up a machine, or takes hours.
@@ -71,12 +75,19 @@ def prepare(folder):
 
 def carry_out(page, folder):
     """Carry out the blocks of a page; raises AssertionError where one does not do what it says."""
+    with pytest.MonkeyPatch.context() as patch:
+        _carry_out(page, folder, patch)
+
+
+def _carry_out(page, folder, patch):
+    installed = False
     for number, block in enumerate(blocks(page)):
         path = folder / (block.file or f"block{number}.{block.language}")
         if block.language in ("toml", "python"):
             path.write_text(block.text, encoding="utf-8")
         # A study and the manifest of a paper are read by their commands.
-        if block.language == "toml" and not {"arms", "table"} & tomllib.loads(block.text).keys():
+        studied = block.language == "toml" and {"arms", "table"} & tomllib.loads(block.text).keys()
+        if block.language == "toml" and not studied and not installed:
             with contextlib.chdir(folder):
                 load(path)
         if block.language == "python" and not block.file:
@@ -88,7 +99,10 @@ def carry_out(page, folder):
                 assert done.stdout.strip() == block.printed.strip(), f"{page.name}: {block.text}\n{done.stdout}"
         if block.language == "console":
             for line in block.text.splitlines():
-                if line.startswith("$ ") and not line[2:].startswith(SETUP):
+                if line.startswith("$ pip install -e ./"):
+                    own, installed = install_beside(folder / line.partition("./")[2], folder), True
+                    patch.setenv("PYTHONPATH", f"{folder}:{own}:{os.environ.get('PYTHONPATH', '')}")
+                elif line.startswith("$ ") and not line[2:].startswith(SETUP):
                     run(_fitted(line[2:]), folder)
 
 
@@ -99,6 +113,8 @@ def _fitted(command):
         return words + fixtures.FEW
     if "--resume" in words:
         return words[: words.index("--resume") + 2]
+    if "train" in words and "convolution.toml" in words:
+        return [*words, *(each for each in SMALL if not each.startswith("backbone."))]
     # Of two that set one key, the last counts.
     return words + SMALL if {"train", "atat_zoo.train"} & {*words} else words
 

@@ -37,8 +37,13 @@ def check_backbone(backbone: Any) -> None:
         _holds_text(module, tokens, t, hidden, logits)
         if not getattr(backbone, "both_ways_only", False):
             _holds_attention(module, tokens, t)
-            if "cache" in inspect.signature(module.forward).parameters:
+            if getattr(module, "takes_cache", False):
                 _holds_cache(module, tokens, t)
+            else:
+                assert "cache" not in inspect.signature(module.forward).parameters, (
+                    "generation passes `cache` only to a network that says takes_cache = True; add this line to the "
+                    "class of the network, or leave `cache` out of forward"
+                )
         if t is None:
             _near(module(tokens, torch.rand(B)), hidden, "a backbone with reads_time = False must ignore t")
         else:

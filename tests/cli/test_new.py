@@ -16,7 +16,7 @@ from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, TABLES, Zoo, plugins
 from atat_zoo.registry import zoo as zoo_module
 from atat_zoo.testing import cases, check_imports
-from tests import forked
+from tests import forked, in_process
 from tests.cli.terminal import printed, refused
 from tests.installing import install_beside
 from tests.pages import ROOT
@@ -68,6 +68,24 @@ def test_no_package_needs_torch_to_be_listed_or_is_replaced(written, atat, tmp_p
     said = refused(atat, "new", "noise", "my-corpus", "--in", str(tmp_path))
     assert said == "error: the package atat-zoo-my-corpus is already installed; choose another name"
     assert not any(tmp_path.iterdir())
+
+
+# Objectives that generate with a cache, which the network of the template does not take, and a sampler of each.
+WITH_CACHE = {
+    "{use='set_causal', subset_share=0.5}": "{use='ancestral', steps=8}",
+    "{use='strided_causal', stride=8}": "{use='strided', stride=8}",
+    "autoregressive": "{use='semi_autoregressive', block_size=1, block_sampler='ancestral'}",
+    "{use='block', block_size=8}": "{use='semi_autoregressive', block_size=8, block_sampler='ancestral'}",
+}
+
+
+@pytest.mark.parametrize("objective", WITH_CACHE)
+def test_a_backbone_without_a_cache_is_trained_and_sampled_with_every_objective(written, objective, tmp_path):
+    small = ["train.steps=1", "data.length=16", "train.ema_decay=0", "evaluation.sequences=2"]
+    words = [f"objective={objective}", f"sampler={WITH_CACHE[objective]}", *small, "--out", str(tmp_path / "run")]
+    done = in_process.run(["train", "experiment.toml", *words], written["backbone"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sample" in done.stdout
 
 
 def test_the_experiment_of_a_package_uses_its_part_and_says_what_it_needs(written):

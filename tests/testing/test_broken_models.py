@@ -102,6 +102,9 @@ BACKBONES = {
     "a cache must not change the hidden states": building(
         BACKBONE, forward=lambda good, tokens, t=None, *, cache=None, **options: good(tokens, t, **options)
     ),
+    "only to a network that says takes_cache = True": having_built(
+        BACKBONE, lambda module: setattr(module, "takes_cache", False)
+    ),
     "none for the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
     "the head must read one position at a time": having_built(BACKBONE, lambda module: smeared(module.head)),
     r"every weight must have a gradient: spare\.weight has none": having_built(

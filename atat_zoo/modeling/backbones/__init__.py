@@ -30,6 +30,8 @@ class BackboneModule(Protocol):
     returns_first: bool = False
     #: Whether it hands its mask to `diffusion.attention.attend`, and is given a `BlockMask` if compiled on a GPU.
     takes_block_masks: bool = False
+    #: Whether it takes `cache`. Without it a decoding step reads the whole text again: slower, with the same result.
+    takes_cache: bool = False
 
     def __call__(
         self,
@@ -47,8 +49,8 @@ class BackboneModule(Protocol):
             t: diffusion time [B], read by a time-conditioned backbone.
             positions: int64 [L] or [B, L], the position of each token, which may repeat; by default 0 … L−1.
             attention: None for full attention, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
-            cache: a `Cache` of C earlier tokens, to which all tokens also attend; `attention` is then a bool mask
-                [L, C + L], and `positions` are required.
+            cache: passed only if it `takes_cache`: a `Cache` of C earlier tokens, to which all tokens also attend;
+                `attention` is then a bool mask [L, C + L], and `positions` are required.
         """
 
 

@@ -24,7 +24,7 @@ from atat_zoo.system.errors import UserError
 class DiTModule(nn.Module):
     """The module of `dit`: maps tokens [B, L] to hidden states [B, L, D]; `head` maps these to logits [..., V]."""
 
-    returns_first = True
+    returns_first = takes_cache = True
 
     def __init__(
         self,

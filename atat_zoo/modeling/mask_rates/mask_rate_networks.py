@@ -37,7 +37,7 @@ class MixedRatesModule(nn.Module):
         share, u = self.uniform_share if mixed else 1.0, u.double()
         # Where one of the two is not taken, the other's value does not matter, as long as it is finite.
         uniform, above = u / max(share, SMALLEST), (u - share) / max(1 - share, SMALLEST)
-        rate = torch.where(u <= share, uniform, self.quantile(above.clamp(0, 1))).clamp(min=SMALLEST)
+        rate = torch.where(u <= share, uniform, self.quantile(above.clamp(min=0))).clamp(min=SMALLEST)
         density = share + (1 - share) * self.density(rate) if share < 1 else torch.ones_like(rate)
         drawn = rate.float()
         return NoiseLevels(t=noise.time_at(drawn), rate=drawn, weight=(rate * density).reciprocal().float())

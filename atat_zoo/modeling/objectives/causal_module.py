@@ -253,7 +253,7 @@ class CachedBlocks(Predictor, BlockDecoder):
 
     Up to `window` tokens, the logits equal those of a forward pass over the whole sequence (Arriola et al.,
     arXiv:2503.09573, section 3.2). Beyond that, every block sees the last `window` tokens up to its own end; their
-    cached keys and values still depend on earlier tokens.
+    cached keys and values still depend on earlier tokens. A backbone without a cache reads the whole text again.
     """
 
     def __init__(self, module: DenoisingModule, size: int, window: int, batch: int) -> None:
@@ -261,6 +261,8 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.size, self.seen, self.batch = size, window, batch
         self.cache, self.start = Cache(), 0
         self.before = torch.full((batch, self.reach), self.mask_id, device=exact_device(module.device))
+        self.takes_cache = module.backbone.takes_cache
+        self.text = self.before[:, :0]  # what has been read, unless it is cached
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
@@ -283,27 +285,33 @@ class CachedBlocks(Predictor, BlockDecoder):
     def read(self, tokens: Tensor) -> None:
         self.cache.grows = True
         self.last = self.pass_through(tokens)[:, -1:]
+        if not self.takes_cache:
+            self.text = torch.cat([self.text, tokens], dim=1)
         self.start += tokens.shape[1]
         self.cache.trim(self.seen - self.size)
         text = torch.cat([self.before, tokens], dim=1)
         self.before = text[:, text.shape[1] - self.reach :]
 
     def pass_through(self, inputs: Tensor) -> Tensor:
-        """Return hidden states [B, L, D] of the next tokens; each block sees itself and earlier blocks."""
-        length = inputs.shape[1]
-        position = torch.arange(self.start - len(self.cache), self.start + length, device=inputs.device)
+        """Return hidden states [B, L, D] of the next tokens; each block sees itself and the blocks before."""
+        tokens = torch.cat([self.text, inputs], dim=1)
+        length, end = tokens.shape[1], self.start + inputs.shape[1]
+        position = torch.arange(end - length - len(self.cache), end, device=inputs.device)
         mask = None
         if length > self.size:
-            end = (position[-length:, None] // self.size + 1) * self.size
-            mask = (position < end) & (position >= end - self.seen)
-        return self.module.read(inputs, positions=position[-length:], attention=mask, cache=self.cache)
+            end_of_block = (position[-length:, None] // self.size + 1) * self.size
+            mask = (position < end_of_block) & (position >= end_of_block - self.seen)
+        cached: dict[str, Any] = {"cache": self.cache} if self.takes_cache else {}
+        hidden = self.module.read(tokens, positions=position[-length:], attention=mask, **cached)
+        return hidden[:, -inputs.shape[1] :]
 
     @override
     def select(self, rows: Tensor) -> CachedBlocks:
         if len(rows) == self.batch:
             return self
         decoder = CachedBlocks(self.module, self.size, self.seen, len(rows))
-        decoder.cache, decoder.start, decoder.before = self.cache.select(rows), self.start, self.before[rows]
+        decoder.cache, decoder.start = self.cache.select(rows), self.start
+        decoder.before, decoder.text = self.before[rows], self.text[rows]
         return decoder
 
 

@@ -307,7 +307,46 @@ class SetCausalPredictor(Predictor):
 
     @override
     def begin_generation(self, tokens: Tensor) -> Denoiser:
-        return IncrementalPredictor(self.module, GenerationState(len(tokens), tokens.shape[1], tokens.device))
+        if self.module.backbone.takes_cache:
+            return IncrementalPredictor(self.module, GenerationState(len(tokens), tokens.shape[1], tokens.device))
+        next_step = torch.full_like(tokens[:, 0], -1)
+        return RereadingPredictor(self.module, torch.full_like(tokens, _NOT_YET), next_step)
+
+
+_NOT_YET = torch.iinfo(torch.int64).max  # the step of a token that has not come
+
+
+class RereadingPredictor(Predictor):
+    """The p_θ of `IncrementalPredictor` for a backbone without a cache: every call is a pass over all steps so far.
+
+    It remembers the step in which each token has come, int64 [B, L], and the next step of each text, int64 [B].
+    """
+
+    module: SetCausalModule
+    scores_visible_tokens = False
+
+    def __init__(self, module: DenoisingModule, steps: Tensor, next_step: Tensor, rows: Tensor | None = None) -> None:
+        super().__init__(module)
+        self.steps, self.next_step, self.rows = steps, next_step, rows
+
+    @override
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
+        return self
+
+    @override
+    def select(self, rows: Tensor) -> Denoiser:
+        own = rows if self.rows is None else self.rows[rows]
+        return RereadingPredictor(self.module, self.steps, self.next_step, own)
+
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        rows = slice(None) if self.rows is None else self.rows
+        steps, step = self.steps[rows], self.next_step[rows]
+        fresh = (tokens != self.mask_id) & (steps == _NOT_YET)
+        steps = torch.where(fresh, step[:, None], steps)
+        step = torch.where(fresh.any(1) | (step < 0), step + 1, step)
+        self.steps[rows], self.next_step[rows] = steps, step
+        return self.module.inputs_in_steps(tokens, steps.minimum(step[:, None]))
 
 
 class IncrementalPredictor(Predictor):

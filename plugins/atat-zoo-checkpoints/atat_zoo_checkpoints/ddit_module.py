@@ -25,6 +25,8 @@ FREQUENCIES = 256  # of σ
 class DDiTModule(PublishedNetwork):
     """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
 
+    takes_cache = True
+
     def __init__(
         self,
         context: Context,

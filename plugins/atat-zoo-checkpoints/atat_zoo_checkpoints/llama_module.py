@@ -24,6 +24,7 @@ class LlamaModule(PublishedNetwork):
     """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
 
     reads_time = False
+    takes_cache = True
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class ConvolutionModule(nn.Module):
     """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
 
     reads_time = False
+    takes_cache = True
 
     def __init__(
         self, vocabulary_size: int, *, layers: int, width: int, kernel: int, cycle: int, reverse_complement: bool

@@ -199,6 +199,7 @@ class TransformersModule(nn.Module):
     """Network from tokens [B, L] to the input of a model's last layer, [B, L, D]; `head` is that layer."""
 
     reads_time = False
+    takes_cache = True
 
     def __init__(
         self,

@@ -93,12 +93,14 @@ def banded(built, z, window, size):
     return built.backbone.head(hidden).log_softmax(-1)
 
 
+@pytest.mark.parametrize("takes_cache", [True, False])
 @pytest.mark.parametrize("use", ["block", "autoregressive"])
 @at_most(12)
 @given(data=st.data())
-def test_logits_with_the_cache_are_those_without(use, data):
+def test_logits_with_the_cache_are_those_without(use, takes_cache, data):
     """Whatever is read in how many pieces, with a window as long as the text or shorter, for some rows or all."""
     built, size = module(use), SIZE if use == "block" else 1
+    built.backbone.takes_cache = takes_cache
     blocks = data.draw(st.integers(1, 6))
     window = size * data.draw(st.integers(1, blocks + 1)) if use == "block" else data.draw(st.integers(1, 6))
     rows, length = 3, blocks * size
