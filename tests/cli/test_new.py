@@ -136,7 +136,7 @@ def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nois", "mine"), "there is no kind named 'nois'; did you mean 'noise'?"),
+        (("nois", "mine"), "unknown kind of component 'nois'; did you mean 'noise'?"),
         (("noise", "linear"), "atat-zoo already has a noise named 'linear'; choose another name"),
         (("noise", "x" * 31), "at most 30 characters"),
         (("noise", "mine", "--in", "nowhere"), "--in nowhere: this folder does not exist"),

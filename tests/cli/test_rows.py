@@ -63,7 +63,7 @@ def test_the_sentence_is_what_the_rows_have(tmp_path, special, rows, text):
     said = joints(special, rows, "text")
     assert ("EOS" in said.partition("(")[0]) == ("<eos>" in text)
     assert ("BOS" in said) == ("<bos>" in text)
-    assert ("nothing between" in said) == ("\nab" in text)
+    assert ("without a separator" in said) == ("\nab" in text)
 
 
 def test_what_is_learned_of_a_dialogue_is_marked(tmp_path):

@@ -122,7 +122,10 @@ def test_it_is_measured_on_the_tokens_and_masks_of_the_bound(runs, name):
     kept = found.to_table()["ngram_prior"]
     assert (kept["value"], kept["percent"]) == (expected.value, expected.percent[0])
     said = "\n".join(lines(found))
-    assert f"n-gram model, perplexity  {expected.value:.1f} ± {expected.stderr:.1f}; " in re.sub("  +", "  ", said)
+    factorisation = next(iter(found.bounds.values())).factorisation
+    assert f"n-gram model, perplexity ({factorisation})  {expected.value:.1f} ± {expected.stderr:.1f}; " in re.sub(
+        "  +", "  ", said
+    )
     assert f"the model's is {expected.verdict}" in said
 
 

@@ -195,7 +195,7 @@ def test_few_evaluations_fill_many_masks(mdlm):
         (lambda model: model.log_probs("abc"), "the text has no gap"),
         (lambda model: model.log_probs("a[MASK:1-2]"), "a gap of variable length; fix its number of tokens"),
         (lambda model: model.fill("abc"), "the text has no gap"),
-        (lambda model: model.score("abc", bound="exact"), "no bound named 'exact'"),
+        (lambda model: model.score("abc", bound="exact"), "unknown bound 'exact'"),
         (lambda model: model.score(["b", HALF]), f"^text 2 {SURROGATE}"),
         (lambda model: model.embed(HALF), f"^the text {SURROGATE}"),
         (lambda model: model.importance(HALF), f"^the text {SURROGATE}"),

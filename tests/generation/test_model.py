@@ -283,5 +283,5 @@ def test_the_weights_below_loras_are_found_where_the_run_was_moved_to(first, tmp
     base = {"run": str(tmp_path / "there"), "path": str(tmp_path / "here"), "sha256": digest}
     found = base_weights(tmp_path, base, "cpu")
     assert all(torch.equal(found[name], tensor) for name, tensor in model.module.state_dict().items())
-    with pytest.raises(UserError, match="has other weights now"):
+    with pytest.raises(UserError, match="whose weights have changed"):
         base_weights(tmp_path, base | {"sha256": "0" * 64}, "cpu")

@@ -20,8 +20,12 @@ IMPORTED, HELD = "plugin broken of atat-zoo-broken: ", "'spiral' fails the check
 BROKEN = {
     "import error": ("@component", "import no_such_module", f"{IMPORTED}ModuleNotFoundError: No module named 'no_such"),
     "duplicate name": ('"spiral"', '"uniform"', f"{IMPORTED}masking 'uniform' is provided by both atat-zoo and atat"),
-    "wrong kind": ("zoo_masking", "zoo_noise", f"{HELD}'contract': it has no 'alpha'"),
-    "rate off by 1 %": ("return water", "return 0.99 * water", "(a) the mean of p over maskable tokens is the rate"),
+    "wrong kind": ("zoo_masking", "zoo_noise", f"{HELD}'contract': 'alpha' is missing"),
+    "rate off by 1 %": (
+        "return water",
+        "return 0.99 * water",
+        "(a) the mean of p over maskable tokens must be the rate",
+    ),
     "raises": ("return water", "raise OSError('two\\nlines')\n        water", f"{HELD}'rate': OSError: two lines"),
     "interrupts": ("return water", "raise KeyboardInterrupt\n        water", f"{HELD}'rate': RuntimeError: it rai"),
     "exits": ("return water", "raise SystemExit(0)\n        water", f"{HELD}'rate': SystemExit: 0"),

@@ -97,7 +97,7 @@ def writing(each, arm="plain"):
         (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: no arm is named 'z'"]),
         (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["set `like` to", "arms.fast.like: the steps of"]),
         (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["the steps of 'fast' are measured"]),
-        (('"tiny.toml"', '"tny.toml"'), ["arms.plain: unknown experiment 'tny.toml'", "arms.fast: there is no"]),
+        (('"tiny.toml"', '"tny.toml"'), ["arms.plain: unknown experiment 'tny.toml'", "arms.fast: unknown experiment"]),
         (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
         (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the seed is set by seeds"]),
         (("optimizer.learning_rate=1e-2", "data.length=8"), ["arms.fast: data.length is 8, and 16 for 'plain'"]),

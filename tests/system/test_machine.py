@@ -104,7 +104,7 @@ def test_composer_starts_no_process_for_the_name_of_the_processor(monkeypatch):
 @pytest.mark.parametrize(("number", "length"), [(2**40, None), (1, 2**40), (2**70, None)])
 def test_texts_that_are_too_many_or_too_long(number, length):
     text_generator = TextGenerator(denoiser=Hashed(258, window=4), tokenizer=BytesModel(), length=4)
-    with pytest.raises(UserError, match=r"^writing \d+ texts of \d+ tokens needs about"):
+    with pytest.raises(UserError, match=r"^generating \d+ sequences? of \d+ tokens needs about"):
         text_generator.write(SemiAutoregressiveSampler(block_size=4), number=number, length=length)
 
 

@@ -175,7 +175,7 @@ OTHERS = [
         "the same key must give",
     ),
     (testing.check_transform, staging(lambda tokens, key: None), "at least one sequence must pass"),
-    (testing.check_transform, staging(lambda tokens, key: tokens[:0]), r"'random_length' has made int64 \[0\]"),
+    (testing.check_transform, staging(lambda tokens, key: tokens[:0]), r"'random_length' returned int64 \[0\]"),
     (testing.check_transform, staging(lambda tokens, key: tokens + 258), "outside 0 … 257"),
     (testing.check_curriculum, weighing(lambda step: 1.0 + step.masked), "mean 1 over each row's maskable"),
     (testing.check_target, everywhere, "only maskable tokens may count"),
@@ -198,7 +198,7 @@ def test_a_part_without_a_name_of_its_own_is_found():
     class Undescribed(ThreeStageCurriculum):
         """Inherits its name instead of having one."""
 
-    with pytest.raises(AssertionError, match="lacks the text 'name'"):
+    with pytest.raises(AssertionError, match="has no string 'name'"):
         testing.check_description("curriculum", Undescribed)
 
 

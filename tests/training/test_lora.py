@@ -158,7 +158,7 @@ def test_whatever_is_trained_is_loaded_again(root, base, tmp_path, overrides):
     said = Listener()
     experiment = load(str(root / "base.toml"), [f"init_from={first}", RANK, *overrides])
     result = train(experiment, tmp_path / "run", reporter=said)
-    assert "backbone from there" in said.said[0]
+    assert "initialising backbone from" in said.said[0]
     assert re.match(r"trainable parameters: [\d,]+ of [\d,]+ \([\d.]+%\)$", said.said[1])
     kept, theirs = result.model.module.state_dict(), load_file(first / "model" / "model.safetensors")
     saved = load_file(tmp_path / "run" / "model" / "model.safetensors")

@@ -61,7 +61,7 @@ class TransformerModule(nn.Module):
         # on a GPU it would cost a synchronisation.
         seen = None
         if maskable.device.type != "cpu" or not maskable.all():
-            seen = maskable[:, None, None, :]
+            seen = (maskable | ~maskable.any(1, keepdim=True))[:, None, None, :]
         for layer in self.blocks:
             h = layer(h, seen)
         return torch.sigmoid(self.out(self.norm(h)).squeeze(-1).float())

@@ -171,7 +171,7 @@ def test_published_figures_stand_beside_their_own_corpus(root, model, monkeypatc
 def test_strata_must_not_be_cut(model):
     evaluation = attrs.evolve(model.experiment.evaluation, batch_size=24, bound=ClippedTBound(batch=16))
     (problem,) = ClippedTBound(batch=16).check(attrs.evolve(model.experiment, evaluation=evaluation))
-    assert "name 32" in problem.text
+    assert "set it to 32" in problem.text
 
 
 def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, atat, monkeypatch):

@@ -115,7 +115,7 @@ def test_what_a_task_lacks_is_said_with_its_name(root):
     with pytest.raises(UserError) as said:
         require(tasks, Model.from_run(root / "run").experiment)
     first, second = str(said.value).splitlines()
-    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no text")
+    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no token on each side")
     assert second.startswith("task zero_shot (corpora = ['ptb'], root = nowhere): PTB: file not found: nowhere/corpor")
     with pytest.raises(ValueError, match="tasks has 'infilling' twice"):
         EvaluationSpec(tasks=("infilling", {"use": "infilling", "gap": 3}, "infilling"))

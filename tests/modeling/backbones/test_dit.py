@@ -107,7 +107,7 @@ def test_the_memory_for_its_weights_is_asked_for_before_they_are_made(tied, mlp_
     spec = DiTBackbone(preset=preset, tied=tied, mlp_ratio=mlp_ratio)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.96 * spec.weights(vocabulary_size))
-        with pytest.raises(UserError, match=rf"mlp_ratio {mlp_ratio:g} needs about .* for its weights alone.*smaller"):
+        with pytest.raises(UserError, match=rf"mlp_ratio {mlp_ratio:g} needs about .* just for its weights.*smaller"):
             spec.build(Context(vocabulary_size=vocabulary_size, length=L))
         patch.setattr("atat_zoo.system.machine.free_memory", lambda: 4 * spec.weights(vocabulary_size))
         patch.setattr("atat_zoo.modeling.backbones.dit_module.DiTModule", lambda *_, **__: "built")

@@ -97,14 +97,17 @@ def test_time_is_read_when_asked_for_only():
     assert build(EVERY["transformer"])(tokens, embedded, None, maskable).shape == (B, L)
 
 
+@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("name", ["transformer", "own embedding", "timed", "hybrid"])
-def test_every_parameter_is_trained(name):
+def test_every_parameter_is_trained(name, bf16):
     tokens, embedded, t, maskable = batch()
     module = build(EVERY[name], random=False)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
     for _ in range(2):  # the last layer starts at zero, and lets nothing through before it has moved
         optimizer.zero_grad()
-        (module(tokens, embedded, t, maskable) - torch.rand(B, L))[maskable].square().sum().backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            importance = module(tokens, embedded, t, maskable)
+        (importance - torch.rand(B, L))[maskable].square().sum().backward()
         optimizer.step()
     for parameter_name, parameter in module.named_parameters():
         assert parameter.grad.abs().max() > 0, parameter_name
@@ -236,7 +239,7 @@ def test_the_memory_for_the_weights_is_asked_for_before_they_are_made(settings, 
     assert spec.build(context) == "built"
     monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.9 * weights)
     with pytest.raises(
-        UserError, match=rf"{spec.layers} layers and width {spec.width} needs .* weights alone.* smaller"
+        UserError, match=rf"{spec.layers} layers and width {spec.width} needs .* just for its weights.* smaller"
     ):
         spec.build(context)
 
