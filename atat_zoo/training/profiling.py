@@ -99,7 +99,7 @@ class Profile(Callback):
         for name, seconds, calls in self.operations[:_OPERATIONS]:
             each = 1000 * seconds / len(self.rows)
             found.append(f"  {name[:44]:<46}{each:>8.1f} ms a step{seconds / everything:>8.1%}{calls:>8} calls")
-        return [*found, f"open the trace {self.folder / 'trace.json'}in https://ui.perfetto.dev"]
+        return [*found, f"open the trace {self.folder / 'trace.json'} in https://ui.perfetto.dev"]
 
     def _now(self) -> float:
         synchronize(self._device)

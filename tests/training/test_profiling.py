@@ -14,7 +14,7 @@ from atat_zoo.training.profiling import Profile
 def test_a_profile_of_some_steps(tiny):
     done = tiny.atat("train", str(tiny.path), "--out", "profiled", "--profile", "2", "--overwrite", "train.steps=6")
     lines = done.stdout.splitlines()
-    (first,) = [number for number, line in enumerate(lines) if line.startswith("a step of ")]
+    (first,) = [number for number, line in enumerate(lines) if line.startswith("one step takes ")]
     assert lines[first].endswith("ms, mean of 2:")
     names = [line.strip().split("  ")[0] for line in lines[first + 1 : first + 7]]
     assert names[:3] == ["waiting for data", "between phases", "forward and loss"]
