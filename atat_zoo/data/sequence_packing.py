@@ -259,7 +259,8 @@ class Packer:
         self.body = length - 2 if self.framed else length
         if (self.form.room if self.form.length else self.body) < 1:
             raise UserError(
-                f'data.length = {length} leaves no room for text after {needed} of data.special_tokens = "{special}"'
+                f"data.length = {length} leaves no room for text after {needed}; raise it, or change "
+                f'data.special_tokens = "{special}"'
             )
         if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
             raise UserError(

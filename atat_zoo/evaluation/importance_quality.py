@@ -72,7 +72,7 @@ class ImportanceResult(RunResult):
 
     split: str  # which held-out split
     step: int  # optimizer steps of the weights
-    ema: bool  # whether the weights are a moving average
+    ema: bool  # whether they are EMA weights
     estimator: str  # its name
     target: str | None  # the name of what it learns, None for an estimator without
     sequences: int  # their number

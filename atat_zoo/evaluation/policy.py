@@ -129,7 +129,7 @@ class PolicyValue(RunResult):
     corpus: str  # the source of the text; empty for the experiment's own
     split: str  # which held-out split
     step: int  # optimizer steps of the weights
-    ema: bool  # whether the weights are a moving average
+    ema: bool  # whether they are EMA weights
     sequences: int  # their number
     orders: int  # K, averaged inside the logarithm
     seed: int  # of the orders

@@ -70,7 +70,7 @@ class ComparedRun(MeasuredRun):
 
     name: str  # its name in the table
     objective: str  # name of its objective
-    ema: bool  # whether the weights are a moving average
+    ema: bool  # whether they are EMA weights
     history: History  # of its training
     experiment: Mapping[str, Any] = attrs.field(factory=dict)  # as a table, with every parameter
 

@@ -352,7 +352,7 @@ class JudgedRun(RunResult):
     judge_table: dict[str, Any]  # its specification
     sampler: dict[str, Any]  # the sampler's specification
     step: int  # optimizer steps of the weights
-    ema: bool  # whether the weights are a moving average
+    ema: bool  # whether they are EMA weights
     number: int  # generated texts
     length: int  # their tokens, special ones included
     seed: int  # of the sampler

@@ -84,7 +84,7 @@ def read(path: Path, distribution: str = "atat-zoo") -> RegistryFile:
             values = {key: _typed(table[key], _KEYS[key], f"{where} {key}") for key in _KEYS if key in table}
             for key in ("path", "summary"):
                 if key not in values:
-                    raise UserError(f"{where} lacks the key {key!r}; write it again")
+                    raise UserError(f"{where} lacks the key {key!r}; add it")
             for parameter, description in values.get("parameters", {}).items():
                 for key in ("type", "help"):
                     _typed(description.get(key), str, f"{where} parameters.{parameter}.{key}")

@@ -433,10 +433,10 @@ def command(environment: dict[str, Any]) -> str | None:
 def commands(
     runs: Sequence[Path], trained: Sequence[str | None], frontier: bool, *, out: Path | None, figures: Path | None
 ) -> list[str]:
-    """Return the commands that reproduce the page, all for one folder: the training folder, if the runs share it.
+    """Return the commands that reproduce the page, to run from one folder: that of the training, if the runs share it.
 
-    Runs have the names that the caller passed, or full paths if they were trained in another folder. `trained` is
-    `command` of each run, and `frontier` tells whether policy bounds of samplers are recorded.
+    Runs are written as the caller passed them, or as full paths if they were trained elsewhere. `trained` has the
+    training command of each run (see `command`); `frontier` tells whether the runs record policy bounds of samplers.
     """
     here = all(_makes(one, run) for one, run in zip(trained, runs, strict=True) if one)
 

@@ -277,5 +277,6 @@ def submit(script: Path) -> str | None:
         return None
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"{script} cannot be submitted: {clip(done.stderr.strip())}; run it with options of sbatch")
+        problem = f"sbatch rejected {script}: {clip(done.stderr.strip())}"
+        raise UserError(f"{problem}; submit it with the options of your cluster: sbatch OPTIONS {script}")
     return done.stdout.strip()

@@ -87,7 +87,7 @@ class CurrentModel:
             return None
         with making_folder(folder, replace=True) as beside:
             self.write(step, beside)
-        # With a moving average the module has its training weights again, so load the saved ones.
+        # With an EMA the module has its training weights again, so load the saved ones.
         return Model.load(folder, device)
 
     def keep_best(self, evaluation: Evaluation, folder: RunFolder) -> None:

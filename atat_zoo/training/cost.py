@@ -119,7 +119,7 @@ def utilisation(
 
 def state(weights: int) -> dict[str, int]:
     """Return the bytes of weights, gradients and optimizer state in float32; AdamW has two moments per weight."""
-    return {"weights": 4 * weights, "gradients": 4 * weights, "AdamW": 8 * weights, "moving average": 4 * weights}
+    return {"weights": 4 * weights, "gradients": 4 * weights, "AdamW": 8 * weights, "EMA": 4 * weights}
 
 
 def buckets(weights: int, gpus: int) -> int:

@@ -108,7 +108,7 @@ def memory(setting: Setting, found: Found) -> None:
         experiment = setting.experiment("mdlm", f"train.compile={str(how == 'compiled').lower()}")
         network: Any = experiment.parts["backbone"]
         kept = cost.state(network.weights(size.vocabulary))
-        by_formula = sum(kept.values()) - kept["moving average"]  # which this step has not
+        by_formula = sum(kept.values()) - kept["EMA"]  # which this step has not
         by_formula += cost.casts(network, size.vocabulary)
         compiled, masked = how == "compiled", size.rows * size.length // 2
         by_formula += cost.activations(network, size.rows, size.length, compiled=compiled)

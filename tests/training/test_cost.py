@@ -238,3 +238,7 @@ def test_a_training_takes_its_steps_on_a_share_of_the_peak():
     assert found.seconds == pytest.approx(found.flops / (2 * 989.4e12 * 0.5))
     assert found.dollars == pytest.approx(found.seconds / 3600 * 2 * 3.0)
     assert (found.tokens, found.rows) == (7 * ROWS * LENGTH, ROWS // 2)
+
+
+def test_what_a_training_keeps_of_its_weights_is_named():
+    assert cost.state(5) == {"weights": 20, "gradients": 20, "AdamW": 40, "EMA": 20}

@@ -7,7 +7,7 @@ import pytest
 from composer import Event
 from torch.profiler import ProfilerAction
 
-from atat_zoo.training.profiling import Profile
+from atat_zoo.training.profiling import PHASES, Profile
 
 
 @pytest.mark.slow
@@ -42,3 +42,10 @@ def test_the_time_between_two_events_is_of_the_phase_that_ends(tmp_path, monkeyp
     spent = {"waiting for data": 1, "between phases": 2, "forward and loss": 4, "optimizer, EMA, logs": 8}
     assert made.rows == [{"backward": 0} | spent]
     assert steps == [1]
+
+
+def test_operations_have_their_share_of_all_time(tmp_path):
+    made = Profile(tmp_path, 1)
+    made.rows, made.operations = [dict.fromkeys(PHASES.values(), 0.5)], [("mm", 3.0, 7), ("add", 1.0, 2)]
+    mm, add = (line.split() for line in made.lines()[-3:-1])
+    assert (mm[0], mm[-3:], add[-3]) == ("mm", ["75.0%", "7", "calls"], "25.0%")

@@ -54,8 +54,8 @@ class Enough(Exception):
     """Ends a training before its first step."""
 
 
-@pytest.mark.parametrize(("together", "ema"), [(1, 0.0), (2, 0.9)])
-def test_the_settings_of_the_stream_and_of_the_average_reach_them(tiny, monkeypatch, tmp_path, together, ema):
+@pytest.mark.parametrize(("together", "ema", "precision"), [(1, 0.0, "fp32"), (2, 0.9, "bf16")])
+def test_the_settings_of_the_stream_and_of_the_ema_reach_them(tiny, monkeypatch, tmp_path, together, ema, precision):
     taken, stream = {}, trainer.TokenStream
 
     def current(experiment, context, objective, average, whole, base):
@@ -65,12 +65,12 @@ def test_the_settings_of_the_stream_and_of_the_average_reach_them(tiny, monkeypa
     monkeypatch.setattr(trainer, "TokenStream", lambda data, **given: taken.update(given) or stream(data, **given))
     monkeypatch.setattr(trainer, "CurrentModel", current)
     experiment = load(
-        str(tiny.path), ["train.precision=fp32", f"data.shuffled_shards={together}", f"train.ema_decay={ema}"]
+        str(tiny.path), [f"train.precision={precision}", f"data.shuffled_shards={together}", f"train.ema_decay={ema}"]
     )
     with pytest.raises(Enough):
         train(experiment, tmp_path / "run")
     assert (taken["together"], taken["ema"]) == (together, ema)
-    computes = {"device": "cpu", "precision": "fp32", "ranks": 1}
+    computes = {"device": "cpu", "precision": precision, "ranks": 1}
     assert json.loads(RunFolder(tmp_path / "run").environment.read_text())["computes"] == computes
 
 

@@ -83,7 +83,7 @@ class Evaluation(RunResult):
     form: str = "text"  # as in `[data]`; of a `chat` only the answers are measured, given all else
     split: str  # which held-out split
     step: int  # optimizer steps of the weights
-    ema: bool  # whether the weights are a moving average
+    ema: bool  # whether they are EMA weights
     method: str  # how the bound was estimated; `likelihood` if it is exact
     sequences: int  # their number
     draws: int  # masks drawn for each; 0 for a likelihood

@@ -135,7 +135,7 @@ class TaskResult:
     task: str  # its title
     settings: Mapping[str, Any]  # the task's parameters, the seed, and what else the scores depend on
     step: int  # optimizer steps of the weights
-    ema: bool  # whether they are a moving average
+    ema: bool  # whether they are EMA weights
     scores: Mapping[str, Score]  # by name
     notes: tuple[str, ...] = ()  # what is to be said beside them
 

@@ -97,7 +97,7 @@ class AdaptiveModule(DenoisingModule):
         return ce, self.reverse(head_inputs.hidden, where, z.shape[1])
 
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
-        """Draw K masks of each sequence by log w [K·B, L], all with the same number of masks (or the same time)."""
+        """Draw K masks per sequence by log-weights of the tokens, [K·B, L]; all K mask as many (or share the time)."""
         K = self.repeats
         row = sequence_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(row, j) for j in range(K)])

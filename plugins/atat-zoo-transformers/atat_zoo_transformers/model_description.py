@@ -172,8 +172,8 @@ def refuse_untrusted(model: str, trusted: bool, config: dict[str, Any]) -> None:
     names = [str(name) for name in config.get("auto_map", {}).values()]
     if others := {name.split("--")[0] for name in names if "--" in name} - {model}:
         raise Unreadable(
-            f"model = {model!r} runs code of another repository, {min(others)}; download both, read that code, put it "
-            "next to config.json, and remove its name from auto_map"
+            f"model = {model!r} runs code from another repository, {min(others)}; download both, review that code, "
+            f'copy it next to config.json, and delete "{min(others)}--" from the entries of auto_map'
         )
     if not trusted:
         raise Unreadable(

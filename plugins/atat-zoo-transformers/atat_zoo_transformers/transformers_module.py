@@ -190,7 +190,7 @@ def dropouts(settings: dict[str, Any]) -> dict[str, float]:
 
 
 def first_position(network: nn.Module) -> int:
-    """Return the number of a network's first position: RoBERTa counts from after the id of its padding."""
+    """Return the position id of the first token: 0, or padding_idx + 1 for networks like RoBERTa."""
     tables = [m for name, m in network.named_modules() if name.endswith("position_embeddings")]
     return next((m.padding_idx + 1 for m in tables if isinstance(getattr(m, "padding_idx", None), int)), 0)
 

@@ -214,7 +214,7 @@ def test_code_of_another_repository_does_not_run(foreign, monkeypatch):
     monkeypatch.setenv(TRUST, "1")
     path = foreign / "config.json"
     path.write_text(path.read_text().replace("diff.DiffConfig", "other/code--diff.DiffConfig"))
-    with pytest.raises(UserError, match="runs code of another repository, other/code"):
+    with pytest.raises(UserError, match="runs code from another repository, other/code"):
         TransformersBackbone(model=str(foreign), trust_remote_code=True)
 
 
