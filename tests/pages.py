@@ -70,6 +70,8 @@ def prepare(folder):
     fixtures.write_all(folder)
     shutil.copytree(ROOT / "docs" / "studies", folder / "docs" / "studies")  # as in a checkout
     (folder / "stories").mkdir()
+    (folder / "new").mkdir()
+    (folder / "new" / "one.txt").write_text("\n\n".join(fixtures.sentences(20)))
     (folder / "stories" / "all.txt").write_text("\n\n".join(fixtures.sentences(600)))
 
 

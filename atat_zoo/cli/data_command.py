@@ -136,7 +136,7 @@ def build(
 )
 @options("json")
 def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool) -> None:
-    """Print the first training sequences of EXPERIMENT as the network reads them, special tokens included.
+    """Print the first training sequences of EXPERIMENT as they are stored: with special tokens, before transforms.
 
     Builds the shards first, if they do not exist yet. In dialogues, « and » enclose the tokens with a loss.
     """
