@@ -92,5 +92,5 @@ class Own:
 
 def test_a_sampler_of_its_own_kind_is_greedy_if_it_says_how_it_draws():
     assert greedy(Own()).token_sampling.temperature == 0.0
-    with pytest.raises(UserError, match="sampler 'still' has no draw that could take the most probable token"):
+    with pytest.raises(UserError, match="sampler 'still' has no token sampling to make greedy"):
         greedy(SimpleNamespace(name="still"))

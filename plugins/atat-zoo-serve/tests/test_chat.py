@@ -79,7 +79,7 @@ def test_as_many_tokens_as_are_asked_for(client, model):
         ({"messages": [{"role": "user", "content": "a\ud83d"}]}, "messages: contains half of a surrogate pair", None),
         (
             {"messages": [{"role": "user", "content": "x" * 99}]},
-            "the dialogue is 117 tokens",
+            "the dialogue takes 117 tokens",
             "context_length_exceeded",
         ),
         (

@@ -223,7 +223,7 @@ def test_a_stream_appends_the_text_from_the_left(client):
         ({"text": "[MASK:30]"}, "the model's maximum length is 24; shorten the text or its gaps"),
         ({}, "text: is missing"),
         ({"text": "[MASK]", "stop": "a"}, "stop: is not a field of this request"),
-        ({"text": "[MASK]", "sampler": {"use": "p3"}}, "there is no sampler named 'p3' (there are: "),
+        ({"text": "[MASK]", "sampler": {"use": "p3"}}, "sampler.use: unknown sampler 'p3' (available: "),
         ({"text": "[MASK]", "sampler": {"use": "learned_order"}}, "adaptive"),
     ],
 )
