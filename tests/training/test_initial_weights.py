@@ -99,7 +99,7 @@ def test_a_training_begins_with_the_source_s_final_weights_and_its_tokenizer(roo
     theirs = load_file(source / "model" / "model.safetensors")
     assert set(objective.state_dict()) == set(theirs)
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in objective.state_dict().items())
-    assert said == f"beginning with {source} (objective mdlm, step 6): backbone from there"
+    assert said == f"initialising backbone from {source} (objective mdlm, step 6)"
     result = train(experiment, tmp_path / "run")
     # The shards are of the other text by the source's tokenizer, which would itself have learned another one.
     data = folder_of(experiment)
@@ -122,8 +122,8 @@ def test_what_only_the_new_model_has_starts_fresh(root, source, tmp_path):
     said = Listener()
     result = train(tuning(root, source, *ATAT), tmp_path / "run", reporter=said)
     assert said.said[0] == (
-        f"beginning with {source} (objective mdlm, step 6): backbone from there; "
-        "fresh: estimator (the run has none), what masking remembers"
+        f"initialising backbone from {source} (objective mdlm, step 6); "
+        "newly initialised: estimator (the run has none), what masking remembers"
     )
     # The curriculum follows this training's own progress.
     stages = [line["stage"] for line in result.folder.read_metrics()]
@@ -147,7 +147,8 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root, source, t
     middle = train(tuning(root, source, *ATAT, "train.steps=4"), tmp_path / "middle").folder.path
     theirs = load_file(middle / "model" / "model.safetensors")
     objective, said = begun(tuning(root, middle, *ATAT))
-    assert "backbone and estimator from there; fresh: what masking remembers" in said
+    assert said.startswith("initialising backbone and estimator from ")
+    assert said.endswith("; newly initialised: what masking remembers")
     parts = parts_of(objective)
     assert set(parts) == {"backbone", "estimator"}
     assert all(torch.equal(tensor, theirs[name]) for part in parts.values() for name, tensor in part.items())
@@ -157,7 +158,7 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root, source, t
     # One of another shape is not taken as a whole, those of its weights included that would fit.
     narrow = tuning(root, middle, "estimator={use='transformer', layers=1, width=8, heads=2}")
     objective, said = begun(narrow)
-    assert "backbone from there; fresh: estimator (estimator." in said
+    assert "; newly initialised: estimator (estimator." in said
     fresh = dict(assemble(narrow, Model.from_run(middle).context).named_parameters())
     ours = {name: p for name, p in objective.named_parameters() if name.startswith("estimator.")}
     assert all(torch.equal(p, fresh[name]) for name, p in ours.items())
@@ -186,7 +187,8 @@ def test_every_objective_can_begin_with_mdlm_and_with_itself(root, source, tmp_p
     assert all(torch.equal(p, theirs[name]) for name, p in objective.named_parameters() if name in trained)
     # And masked diffusion with its backbone.
     _, words = begun(tuning(root, first))
-    assert words.endswith(": backbone from there")
+    assert words.startswith("initialising backbone from ")
+    assert words.endswith(")")
 
 
 # Resuming

@@ -159,4 +159,4 @@ def test_tasks_of_an_experiment_are_measured_after_its_training(tiny, atat, monk
     code, _, err = atat("train", str(tiny.path), *lacking)
     assert (code, "task zero_shot: PTB: file not found:" in err) == (2, True)
     assert not RunFolder(tiny.root / "without").exists
-    assert "not here: PTB: file not found:" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
+    assert "missing: PTB: file not found:" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
