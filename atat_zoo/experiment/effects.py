@@ -47,11 +47,11 @@ def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
             if estimator.tells_apart(True):
                 problem = "learns nothing with objective.importance_loss_weight = 0; raise the weight"
             else:
-                problem = f"gives every token the same importance; set estimator.use to {_others(zoo)}"
+                problem = f"gives every token the same importance; set estimator.use to {_others(zoo, objective)}"
             yield Problem(kind, f"{said} {problem}")
     if "target" in objective.uses and _is_set(target := experiment.parts["target"]):
         if not estimator.learns:
-            learning = _others(zoo, lambda other: other.learns)
+            learning = _others(zoo, objective, lambda other: other.learns)
             problem = f"{named} has nothing to learn; set estimator.use to {learning}, or remove [target]"
         elif not taught:
             problem = f"{named} learns nothing with objective.importance_loss_weight = 0; raise it, or remove [target]"
@@ -69,12 +69,13 @@ def _is_set(target: Any) -> bool:
     return target.name != TABLES["target"] or target != type(target)()
 
 
-def _others(zoo: Zoo, fits: Callable[[Any], bool] = lambda estimator: estimator.tells_apart(True)) -> str:
-    """Return the names of the estimators that work with their default parameters."""
+def _others(zoo: Zoo, objective: Any, fits: Callable[[Any], bool] = lambda other: other.tells_apart(True)) -> str:
+    """Return the names of the estimators that work with the objective and their default parameters."""
     found = []
     for name in zoo.names("estimator"):
         try:
-            found += [f'"{name}"'] if fits(zoo.spec("estimator", name)) else []
+            other = zoo.spec("estimator", name)
+            found += [f'"{name}"'] if other.reads == objective.importance_reads and fits(other) else []
         except UserError:  # it has a parameter without a default
             continue
     return " or ".join(found)

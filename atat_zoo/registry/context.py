@@ -21,6 +21,8 @@ class Context:
         vocabulary_size: V, the predictable tokens; ids 0 … V−1.
         length: L, tokens in a training sequence.
         width: D, the width of the backbone's token embedding; 0 before the backbone is built.
+        width_read: the numbers that an estimator of hidden states reads of a position: D, and D for each neighbour that
+            the n-gram prior reads; 0 before the backbone is built.
         counts: how often each token occurs in the training shards, int64 [V], or None.
         ngram_prior: a function that returns the `NGramPrior` of the training shards, which may take a minute; None
             without shards, for example for a saved model. steps: optimizer steps of the training, for components that
@@ -37,6 +39,7 @@ class Context:
     vocabulary_size: int
     length: int
     width: int = 0
+    width_read: int = 0
     counts: NDArray[np.int64] | None = None
     ngram_prior: Callable[[], Any] | None = attrs.field(default=None, eq=False, repr=False)
     steps: int = 1

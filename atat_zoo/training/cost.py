@@ -248,7 +248,7 @@ def cost(
     read, tokens = experiment.parts["objective"].network_input(experiment)
     at_once = spec.rows_at_once(gpus)
     rows = spec.batch_size // gpus if at_once == "auto" else at_once
-    width = backbone.shape[1]
+    width = _width_read(experiment)
     learned = estimator.weights(size, width, length) if estimator else 0
 
     def memory_of(rows: int, compiled: bool) -> int:
@@ -290,7 +290,7 @@ def training_flops(experiment: Experiment, vocabulary_size: int) -> float:
     spec, estimator = experiment.train, _learned(experiment)
     step = step_flops(experiment, vocabulary_size, _share(experiment)) or 0.0
     if estimator:
-        step += 3 * estimator.flops(spec.batch_size, experiment.data.length, _backbone(experiment).shape[1])
+        step += 3 * estimator.flops(spec.batch_size, experiment.data.length, _width_read(experiment))
     return spec.steps * step
 
 
@@ -339,6 +339,13 @@ def _backbone(experiment: Experiment) -> DiTBackbone:
         "--dry-run: only the backbone 'dit' is supported, and this experiment has "
         f"{getattr(backbone, 'name', None)!r}; profile some steps on the device instead: atat train … --profile 20"
     )
+
+
+def _width_read(experiment: Experiment) -> int:
+    """Return how many numbers of a position the importance estimator reads."""
+    backbone, estimator = _backbone(experiment), _learned(experiment)
+    of_hidden = estimator is not None and estimator.reads_hidden
+    return backbone.shape[1] * (1 + 2 * backbone.ngram_prior if of_hidden else 1)
 
 
 def _learned(experiment: Experiment) -> Estimator | None:

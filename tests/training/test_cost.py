@@ -240,5 +240,14 @@ def test_a_training_takes_its_steps_on_a_share_of_the_peak():
     assert (found.tokens, found.rows) == (7 * ROWS * LENGTH, ROWS // 2)
 
 
+def test_an_estimator_of_hidden_states_reads_the_neighbours_of_the_prior_too():
+    table = TABLE | {"objective": "set_causal", "estimator": "loss_prediction", "tokenizer": "bytes"}
+    plain, prior = (from_table(table | {"backbone": {"preset": "nano", "ngram_prior": n}}) for n in (0, 2))
+    width = plain.parts["backbone"].shape[1]
+    for experiment, read in ((plain, width), (prior, 5 * width)):
+        found = cost.cost(experiment, gpu="A100").weights_estimator
+        assert found == experiment.parts["estimator"].weights(258, read, LENGTH) == 128 * (read + 2) + 1
+
+
 def test_what_a_training_keeps_of_its_weights_is_named():
     assert cost.state(5) == {"weights": 20, "gradients": 20, "AdamW": 40, "EMA": 20}

@@ -35,12 +35,15 @@ class EstimatorModule(Protocol):
 
     reads: Reads = "x"  # which tokens it gets
     reads_time: bool = False  # whether `t` changes the result
+    reads_hidden: bool = False  # whether it gets hidden states in place of the embedding
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1]; values outside `maskable`, bool [B, L], are ignored.
 
-        `tokens` are x or z, as `reads` says, int64 [B, L]; the mask id is V. `embedding` is their detached embedding by
-        the backbone, [B, L, D]. The diffusion time `t`, [B], may be None for an estimator that does not read it.
+        `tokens` are x or z, as `reads` says, int64 [B, L]; the mask id is V. `embedded` is their detached embedding by
+        the backbone, [B, L, D]. With `reads_hidden` it is the detached hidden state from which the head predicts each
+        token, followed by the embeddings of the 2R neighbours that an n-gram prior reads: [B, L, D (1 + 2R)]. The
+        diffusion time `t`, [B], may be None for an estimator that does not read it.
         """
 
 
@@ -58,6 +61,11 @@ class Estimator(Protocol):
     @property
     def reads_time(self) -> bool:
         """Whether the module reads the diffusion time t; false by default."""
+        return False
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether the module reads the backbone's hidden states of z instead of the embedding; false by default."""
         return False
 
     @property
@@ -189,6 +197,42 @@ class TransformerEstimator(Estimator):
         return super().build(context)
 
 
+@component
+class LossPredictionEstimator(Estimator):
+    """A small MLP that predicts the loss of each masked token from the backbone's detached hidden state.
+
+    It also reads the embeddings of the neighbours that an n-gram prior reads, since the hidden state need not know what
+    the prior adds to the logits. The importance of visible tokens has no meaning. An objective that has computed the
+    hidden states already needs no further pass; where importance is asked of another text, it takes one.
+    """
+
+    name = "loss_prediction"
+    learns: ClassVar[bool] = True
+    reads: ClassVar[Reads] = "z"
+    reads_hidden: ClassVar[bool] = True
+    summary = "learned: a small MLP on the backbone's detached hidden states predicts the loss of masked tokens"
+    network = "atat_zoo.modeling.estimators.estimator_networks:LossPredictionModule"
+    refs = ("arXiv:1905.03677",)
+    width: int = param(128, help="width of the hidden layer", ge=1, le=65_536)
+
+    @override
+    def tells_apart(self, trained: bool) -> bool:
+        return trained  # it starts at ½ everywhere
+
+    @override
+    def weights(self, vocabulary_size: int, width: int, length: int) -> int:
+        return self.width * (width + 2) + 1
+
+    @override
+    def flops(self, rows: int, length: int, width: int) -> float:
+        return 2.0 * rows * length * self.width * (width + 1)
+
+    @override
+    def activations(self, rows: int, length: int, width: int) -> int:
+        # The hidden states in float32 and normalised in bf16; twice the layer in bf16; the statistics of the norm.
+        return rows * length * (6 * width + 4 * self.width + 8)
+
+
 @component_base
 class _ComposedEstimator(Estimator):
     """An estimator composed of others."""
@@ -232,6 +276,11 @@ class _ComposedEstimator(Estimator):
     def reads_time(self) -> bool:
         return any(getattr(self, name).reads_time for name in self.inside)
 
+    @property
+    @override
+    def reads_hidden(self) -> bool:
+        return self.trained.reads_hidden
+
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems of the inner estimators, which must all read x or all read z."""
         for key in self.inside:
@@ -241,6 +290,12 @@ class _ComposedEstimator(Estimator):
                     f"estimator.{key}",
                     f"{inner.name!r} reads {inner.reads} and the {self.inside[0]} one "
                     f'{self.reads}; set reads = "{inner.reads}" in both, or use only one of them',
+                )
+            elif inner.learns and inner.reads_hidden != self.reads_hidden:
+                yield Problem(
+                    f"estimator.{key}",
+                    f"{inner.name!r} and {self.trained.name!r} read different inputs, embeddings and hidden states; "
+                    "replace one of them",
                 )
             for problem in problems_of(inner, experiment):
                 # It names the table `estimator`; here it is nested one level deeper.

@@ -13,7 +13,7 @@ from atat_zoo.modeling.estimators import EstimatorModule, Reads
 from atat_zoo.registry import Context
 
 
-class TransformerModule(nn.Module):
+class TransformerModule(nn.Module, EstimatorModule):
     """The module of `transformer`: maps tokens to importance [B, L] in [0, 1], initially ½ everywhere."""
 
     def __init__(
@@ -57,7 +57,7 @@ class TransformerModule(nn.Module):
             half = torch.arange(32, device=t.device, dtype=torch.float32)
             angles = 1000.0 * t.float()[:, None] * torch.exp(-math.log(10_000.0) * half / 32)
             h = h + self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))[:, None].to(h.dtype)
-        # Padding is not read; a row of padding reads itself and is not used. The check for padding runs on a CPU only:
+        # Padding is not read. The check for padding runs on a CPU only:
         # on a GPU it would cost a synchronisation.
         seen = None
         if maskable.device.type != "cpu" or not maskable.all():
@@ -65,6 +65,26 @@ class TransformerModule(nn.Module):
         for layer in self.blocks:
             h = layer(h, seen)
         return torch.sigmoid(self.out(self.norm(h)).squeeze(-1).float())
+
+
+class LossPredictionModule(nn.Module, EstimatorModule):
+    """The module of `loss_prediction`: maps hidden states to importance [B, L] in [0, 1], initially ½ everywhere."""
+
+    reads, reads_hidden = "z", True
+
+    def __init__(self, context: Context, *, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(context.width, elementwise_affine=False)
+        self.up, self.out = nn.Linear(context.width_read or context.width, width), nn.Linear(width, 1)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    @override
+    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
+        # One norm for each of the vectors: the hidden state, and the neighbours' embeddings, which are much smaller.
+        read = self.norm(embedded.unflatten(-1, (-1, *self.norm.normalized_shape))).flatten(-2)
+        h = F.gelu(self.up(read), approximate="tanh")
+        return torch.sigmoid(self.out(h).squeeze(-1).float())
 
 
 class EstimatorLayer(nn.Module):
@@ -130,6 +150,7 @@ class MixModule(nn.Module):
         super().__init__()
         self.a, self.b, self.mix = learned, prior, mix  # by the names in saved weights
         self.reads, self.reads_time = learned.reads, bool(learned.reads_time or prior.reads_time)
+        self.reads_hidden = bool(learned.reads_hidden)
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
@@ -146,7 +167,7 @@ class BiasedModule(nn.Module):
             raise RuntimeError("the estimator term_bias needs a tokenizer; pass a context that has one")
         self.terms = Terms(context.tokenizer, words, longest=context.length, key="estimator.words")
         self.base, self.strength = base, strength
-        self.reads, self.reads_time = base.reads, bool(base.reads_time)
+        self.reads, self.reads_time, self.reads_hidden = base.reads, bool(base.reads_time), bool(base.reads_hidden)
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:

@@ -185,7 +185,8 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
         torch.manual_seed(context.seed)
         parts: dict[str, Any] = {"backbone": experiment.parts["backbone"].build(context)}
         adapt(parts["backbone"], experiment.parts["backbone"])
-        context = attrs.evolve(context, width=parts["backbone"].embedding.embedding_dim)
+        width, prior = parts["backbone"].embedding.embedding_dim, parts["backbone"].prior
+        context = attrs.evolve(context, width=width, width_read=width * (1 + 2 * prior.reach if prior else 1))
         for kind in sorted(objective.uses - {"backbone"}):
             parts[kind] = experiment.parts[kind].build(context)
         module: nn.Module = objective.build(context, parts, experiment.train.batch_size)

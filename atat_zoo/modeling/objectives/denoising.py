@@ -28,6 +28,7 @@ from atat_zoo.modeling.backbones import BackboneModule
 from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule, neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.curricula import ExponentialWeighting
+from atat_zoo.modeling.estimators import EstimatorModule
 from atat_zoo.modeling.mask_rates import MaskRates, NoiseRates
 from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import Noise
@@ -68,6 +69,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         self.context, self.batch_size = context, batch_size
         self.backbone: Any = parts["backbone"]  # a `BackboneModule`, and one of torch
         complete(self.backbone, BackboneModule)
+        if "estimator" in parts:
+            complete(parts["estimator"], EstimatorModule)
         self.noise: Noise = parts["noise"]
         self.rates: MaskRates = parts.get("mask_rates", NoiseRates())
         # The importance of tokens, in objectives that use an estimator.
@@ -119,8 +122,19 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     @override
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
+        if self.estimator.reads_hidden:
+            return self.importance_of(self.head_inputs(tokens, t), tokens, maskable, t)
         own, t, maskable = move_to((tokens, t, maskable), self.device)
         return move_to(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
+
+    def importance_of(self, read: HeadInputs, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
+        """Return the importance [B, L] by an estimator that reads hidden states, which are of all positions."""
+        own, t, maskable = move_to((tokens, t, maskable), self.device)
+        vectors = read.hidden
+        if read.neighbours is not None:  # the prior adds to the logits what the hidden state need not know
+            near = self.backbone.embedding(move_to(read.neighbours, self.device))
+            vectors = torch.cat([vectors, near.flatten(-2).to(vectors.dtype)], dim=-1)
+        return move_to(self.estimator(own, vectors.detach(), t, maskable), tokens.device)
 
     def noised(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> NoisedBatch:
         """Return the noisy batch for a mask sampled with probabilities p, both [B, L]; `rate` defaults to 1 − α(t)."""
@@ -140,7 +154,11 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     def masked_hidden_states(self, noised: NoisedBatch) -> HeadInputs:
         """Return the head inputs at the masked positions of a batch, [N]."""
-        return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x, noised.documents).at(noised.where)
+        return self.hidden_states(noised).at(noised.where)
+
+    def hidden_states(self, noised: NoisedBatch) -> HeadInputs:
+        """Return the head inputs at all positions of a batch, [B, L]."""
+        return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x, noised.documents)
 
     def head_inputs_of(
         self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
@@ -401,7 +419,10 @@ class MDLMModule(DenoisingModule):
         # 2. Which tokens are masked, by their importance.
         noised, importance = self.mask_batch(batch, levels)
         # 3. The network reads the text with masks; of its hidden states those of the masked tokens go on.
-        head_inputs = self.masked_hidden_states(noised)
+        read = self.hidden_states(noised)
+        if importance is None:
+            importance = self.importance_of(read, noised.z, batch.maskable, levels.t)
+        head_inputs = read.at(noised.where)
         # 4. The weight of each masked token.
         weight = self.weights(noised, levels, importance.detach(), batch.progress)
         # 5. Logits, cross-entropy and their weighted sum, a bounded number of positions at a time.
@@ -416,8 +437,11 @@ class MDLMModule(DenoisingModule):
         learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
         return metrics(noised, ce, diffusion, loss) | learned
 
-    def mask_batch(self, batch: Batch, levels: NoiseLevels) -> tuple[NoisedBatch, Tensor]:
-        """Return the noisy batch and the importance [B, L] of x or z, with its gradient."""
+    def mask_batch(self, batch: Batch, levels: NoiseLevels) -> tuple[NoisedBatch, Tensor | None]:
+        """Return the noisy batch and the importance [B, L] of x or z, with its gradient.
+
+        The importance is None for an estimator of hidden states, which are not computed yet.
+        """
         if self.estimator.reads == "x":
             importance = self.importance(batch.tokens, batch.maskable, levels.t)
             return self.mask(batch, importance.detach(), levels), importance
@@ -425,7 +449,8 @@ class MDLMModule(DenoisingModule):
             noised = self.mask_by_visible_text(batch, levels)
         else:  # before a mask is drawn, all tokens are alike
             noised = self.mask(batch, torch.full(batch.tokens.shape, 0.5, device=batch.tokens.device), levels)
-        return noised, self.importance(noised.z, batch.maskable, levels.t)
+        of_hidden = self.estimator.reads_hidden
+        return noised, None if of_hidden else self.importance(noised.z, batch.maskable, levels.t)
 
     def mask(self, batch: Batch, importance: Tensor, levels: NoiseLevels) -> NoisedBatch:
         """Return the batch masked by importance, with one key per row."""

@@ -254,17 +254,23 @@ class PositionSetsModule(SetCausalModule):
         ascending = self.sets.ascending and not self.shares[2] and not self.context.given_between
         rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
         noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
-        head_inputs = self.inputs_in_steps(batch.tokens, steps, ascending).at(noised.where)
+        read = self.inputs_in_steps(batch.tokens, steps, ascending)
+        head_inputs = read.at(noised.where)
         if self.estimator.reads != "z":
             loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
             return metrics(noised, ce, loss)
-        # 3. How hard the tokens are that are masked before some step, and what the curriculum makes of it.
-        before, coming = self.state_before_step(batch, steps)
-        importance = self.importance(before.z, batch.maskable, None)
+        # 3. How hard the tokens are, and what the curriculum makes of it: each from what it is predicted from, which
+        # the hidden states are of; or those that are masked before some step, from the text that is shown then.
+        if self.estimator.reads_hidden:
+            before, coming = noised, free
+            importance = self.importance_of(read, noised.z, batch.maskable, None)
+        else:
+            before, coming = self.state_before_step(batch, steps)
+            importance = self.importance(before.z, batch.maskable, None)
         weight = self.curriculum.weights(before, importance.detach(), batch.progress)
         # 4. Logits and cross-entropy of all free positions.
         diffusion, ce = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
-        # 5. What the parts with a state and the estimator learn: of the tokens that are predicted from just that text.
+        # 5. What the components with a state and the estimator learn: of the tokens that are predicted from that text.
         now = attrs.evolve(before, masked=coming, p=coming.float())
         ce_now = torch.where(coming, ce, 0)
         self.observe(now, ce_now)

@@ -14,6 +14,7 @@ from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.estimators import (
     FrequencyEstimator,
     HybridEstimator,
+    LossPredictionEstimator,
     TermBiasEstimator,
     TransformerEstimator,
     UniformEstimator,
@@ -42,6 +43,7 @@ EVERY = {
     "timed": small(time_conditioning=True),
     "hybrid": HybridEstimator(learned=small()),
     "masks": small(reads="z"),
+    "predicted loss": LossPredictionEstimator(width=8),
 }
 
 
@@ -62,7 +64,7 @@ def batch(seed=0):
     return tokens, torch.randn(B, L, D, generator=generator), torch.rand(B, generator=generator) * 0.9 + 0.1, maskable
 
 
-@pytest.mark.parametrize("name", ["uniform", "transformer", "own embedding", "timed"])
+@pytest.mark.parametrize("name", ["uniform", "transformer", "own embedding", "timed", "predicted loss"])
 def test_it_starts_at_a_half(name):
     tokens, embedded, t, maskable = batch()
     assert torch.equal(build(EVERY[name], random=False)(tokens, embedded, t, maskable), torch.full((B, L), 0.5))
@@ -98,7 +100,7 @@ def test_time_is_read_when_asked_for_only():
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("name", ["transformer", "own embedding", "timed", "hybrid"])
+@pytest.mark.parametrize("name", ["transformer", "own embedding", "timed", "hybrid", "predicted loss"])
 def test_every_parameter_is_trained(name, bf16):
     tokens, embedded, t, maskable = batch()
     module = build(EVERY[name], random=False)
@@ -118,7 +120,7 @@ def test_every_parameter_is_trained(name, bf16):
 
 def test_an_estimator_says_whether_it_reads_masks():
     for name, spec in EVERY.items():
-        assert build(spec).reads == spec.reads == ("z" if name == "masks" else "x")
+        assert build(spec).reads == spec.reads == ("z" if name in ("masks", "predicted loss") else "x")
     check_estimator(small(reads="z"))
     check_estimator(small(reads="z", own_embedding=True, time_conditioning=True))
     assert TermBiasEstimator(base=small(reads="z")).reads == "z"
@@ -130,6 +132,11 @@ def test_estimators_inside_another_read_the_same():
         from_table(table, where="here")
     table["estimator"]["prior"] = {"use": "transformer", "reads": "z"}
     assert from_table(table, where="here").parts["estimator"].reads == "z"
+    table["estimator"]["learned"] = "loss_prediction"
+    with pytest.raises(UserError, match=r"estimator\.prior: 'transformer' and 'loss_prediction' read different inputs"):
+        from_table(table, where="here")
+    table["estimator"]["prior"] = "loss_prediction"
+    assert from_table(table, where="here").parts["estimator"].reads_hidden
 
 
 def test_a_problem_of_an_estimator_inside_is_told_where_it_is():

@@ -26,6 +26,8 @@ EVERY = {
     "mdlm systematic": (MDLM, {"mask_drawing": "systematic"}),
     "mdlm with time": (MDLM, {kind: PARTS[kind] | {"time_conditioning": True} for kind in ("backbone", "estimator")}),
     "mdlm on z": (MDLM | SIMPLE, {"masking": "reveal", **READS_Z}),
+    "mdlm on z by predicted loss": (MDLM | SIMPLE, {"masking": "reveal", "estimator": "loss_prediction"}),
+    "sets by predicted loss": (BASELINES["sets"], {"estimator": "loss_prediction"}),
     "sedd with state": (BASELINES["sedd"], RATES),
     "block with state": (BASELINES["block"], RATES),
     "mdlm with state": (MDLM, RATES | RUNNING | {"masking": {"use": "position", "bias": "running"}}),

@@ -16,6 +16,7 @@ from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.objectives import set_causal_module
+from atat_zoo.modeling.objectives.denoising import importance_loss
 from atat_zoo.modeling.objectives.set_causal_module import num_extra_content_tokens, token_roles
 from atat_zoo.registry import Context
 from tests.examples import at_most
@@ -415,3 +416,30 @@ def test_every_row_has_an_order_of_its_own_and_every_turn_of_it_is_drawn():
     both = torch.stack([step, coming.int().argmax(1)], 1)  # the step that is drawn, and the position that comes then
     assert shares(both) == {pair: pytest.approx(1 / 16, abs=0.02) for pair in itertools.product(range(4), repeat=2)}
     assert torch.equal(before.masked, steps >= step[:, None])
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_predicted_loss_is_that_of_the_text_before_the_step_of_its_token(counts):
+    """In training each token has its own context; the hidden states of one layer do not depend on how it came about."""
+    width = 16 * (1 + 2 * COUNTED["ngram_prior"] * counts)
+    context = Context(vocabulary_size=V, length=L, width=16, width_read=width, seed=5)
+    backbone = (COUNTED if counts else DEEP) | {"layers": 1}
+    parts = {"backbone": backbone, "position_sets": MAPS[0], "estimator": "loss_prediction"}
+    module = build({"use": "set_causal", "gap_share": 0.5}, context=context, **parts)
+    of = batch(3)
+    steps, found = module.step_indices(of), module.loss(of)
+    for step in range(int(steps.max()) + 1):
+        z = torch.where(steps >= step, V, of.tokens)
+        there = steps == step
+        torch.testing.assert_close(module.importance(z, of.maskable, None)[there], found["importance"][there])
+    assert found["importance"][steps >= 0].std() > 0.01
+    # All of them are learned from, and the network does not learn from that.
+    ranks, counted = module.target(module.noised(of, steps >= 0, steps[:, 0], steps[:, 0]), found["token_loss"])
+    expected = importance_loss(found["importance"], ranks, counted)
+    torch.testing.assert_close(found["importance_loss"], expected)
+    found["loss"].backward()
+    backbone = {name: p.grad.clone() for name, p in module.backbone.named_parameters() if p.grad is not None}
+    module.zero_grad()
+    module.importance_loss_weight = 0.0
+    module.loss(of)["loss"].backward()
+    assert all(torch.equal(module.backbone.get_parameter(name).grad, grad) for name, grad in backbone.items())
