@@ -1,5 +1,6 @@
-"""README, CONTRIBUTING, the pages written by hand and the READMEs of packages use the words of the field."""
+"""README, CONTRIBUTING, the pages written by hand, and the texts of the code use the words of the field."""
 
+import ast
 import re
 
 import pytest
@@ -29,10 +30,28 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_says_the_words_of_the_field(page):
-    text = page.read_text(encoding="utf-8")
+ANY = re.compile(rf"(?i)\b({'|'.join(WORDS)})\b")
+
+
+def found(text):
+    if not ANY.search(text):
+        return {}
     for of_code in (r"```.*?```", r"`[^`]*`", r"<!--.*?-->"):
         text = re.sub(of_code, "", text, flags=re.DOTALL)
-    found = {word: re.findall(rf"(?i).{{0,40}}\b(?:{word})\b", text) for word in WORDS}
-    assert {word: (WORDS[word], lines) for word, lines in found.items() if lines} == {}
+    lines = {word: re.findall(rf"(?i).{{0,40}}\b(?:{word})\b", text) for word in WORDS}
+    return {word: (WORDS[word], each) for word, each in lines.items() if each}
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_says_the_words_of_the_field(page):
+    assert found(page.read_text(encoding="utf-8")) == {}
+
+
+@pytest.mark.parametrize("folder", ["atat_zoo", "plugins"])
+def test_messages_help_texts_and_docstrings_say_them_too(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        if "tests" in path.relative_to(ROOT).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 1:
+                assert found(node.value) == {}, f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -255,7 +255,7 @@ def model_sum(run: RunFolder) -> str | None:
 
 
 def evaluated(tables: Iterable[Table]) -> list[Table]:
-    """Return the likelihood bounds on the experiment's text by training step; a value that cannot be read is None."""
+    """Return the likelihood bounds on the experiment's text by training step, with None for what cannot be read."""
     found = []
     for table in tables:
         if isinstance(table.get("bounds"), dict) and not table.get("corpus"):

@@ -440,7 +440,7 @@ class MDLMModule(DenoisingModule):
     def mask_batch(self, batch: Batch, levels: NoiseLevels) -> tuple[NoisedBatch, Tensor | None]:
         """Return the noisy batch and the importance [B, L] of x or z, with its gradient.
 
-        The importance is None for an estimator of hidden states, which are not computed yet.
+        Instead of the importance, None for an estimator of hidden states, which are not computed yet.
         """
         if self.estimator.reads == "x":
             importance = self.importance(batch.tokens, batch.maskable, levels.t)

@@ -1,4 +1,4 @@
-"""The conformance suite; beside it, test what is special about the part."""
+"""The conformance suite; also test what is special about the part."""
 
 import pytest
 
