@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import attrs
 
 from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.modeling.backbones import BackboneModule
 from atat_zoo.modeling.backbones.lora import adapt
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.registry import Context, network_of
+from atat_zoo.registry.spec import complete
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -185,6 +187,7 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
         torch.manual_seed(context.seed)
         parts: dict[str, Any] = {"backbone": experiment.parts["backbone"].build(context)}
         adapt(parts["backbone"], experiment.parts["backbone"])
+        complete(parts["backbone"], BackboneModule)
         width, prior = parts["backbone"].embedding.embedding_dim, parts["backbone"].prior
         context = attrs.evolve(context, width=width, width_read=width * (1 + 2 * prior.reach if prior else 1))
         for kind in sorted(objective.uses - {"backbone"}):
