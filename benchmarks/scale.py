@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def checkpoint(self) -> int:
-        """Bytes of a checkpoint: weights, AdamW, moving average; and beside it the model."""
+        """Bytes of a checkpoint: weights, AdamW and EMA, and the model."""
         return (4 + 8 + 4 + 4) * self.weights
 
     def row(self) -> str:

@@ -46,7 +46,7 @@ def test_weights_gradients_and_optimizer_take_what_the_formula_says():
     # Besides, torch counts the steps of each parameter, in a tensor of four bytes.
     moments = [each for of in optimizer.state.values() for name, each in of.items() if name != "step"]
     known = cost.state(backbone.weights(V))
-    assert size(weights) == known["weights"] == known["moving average"]
+    assert size(weights) == known["weights"] == known["EMA"]
     assert size(weight.grad for weight in weights) == known["gradients"]
     assert size(moments) == known["AdamW"]
 

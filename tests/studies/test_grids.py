@@ -117,7 +117,7 @@ def test_a_point_trains_what_an_arm_does_where_the_sweep_chooses_for_both(read):
     more = '[arms.longer]\noverrides = ["train.steps=6"]\n'
     study = read(f'{STUDY}{more}experiment = "tiny.toml"\n{swept}')  # which may get another point than plain
     assert study.grids[0].points[-1][1] == "plain-train.steps=6"
-    with pytest.raises(UserError, match=r"train.steps=6 trains what the arm 'longer' does"):
+    with pytest.raises(UserError, match=r"train.steps=6 equals the arm 'longer'"):
         read(f'{STUDY}{more}like = "plain"\n{swept}')
 
 
