@@ -14,7 +14,7 @@ def test_a_sentence_and_nothing_else_is_printed(title):
     assert all(line.startswith("error: ") for line in message.splitlines())
 
 
-def test_the_page_has_four_of_them():
+def test_the_page_has_ten_of_them():
     text = PAGE.read_text(encoding="utf-8")
-    assert text.count("\n## ") == 4
+    assert text.count("\n## ") == 10
     assert on_the_page(text) == text

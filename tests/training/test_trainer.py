@@ -81,12 +81,10 @@ def test_a_run_leaves_everything_behind(tiny, uninterrupted):
     environment = json.loads(folder.environment.read_text())
     assert environment["seed"] == 5
     assert environment["packages"]["mosaicml"]
-    found = evaluations(folder)
-    assert found
-    for evaluation in found:
-        assert (evaluation["ema"], evaluation["step"]) == (True, 24)
-        assert evaluation["perplexity"] == pytest.approx(math.exp(evaluation["nats_per_token"]))
-        assert evaluation["perplexity_stderr"] > 0
+    (evaluation,) = evaluations(folder)
+    assert (evaluation["ema"], evaluation["step"]) == (True, 24)
+    assert evaluation["perplexity"] == pytest.approx(math.exp(evaluation["nats_per_token"]))
+    assert evaluation["perplexity_stderr"] > 0
     line = folder.read_metrics()[-1]
     assert {"importance_loss", "importance_spearman", "stage", "tokens_per_second"} <= set(line)
     assert line["mask_rate"] == pytest.approx(line["mask_rate_target"], abs=0.2)

@@ -215,6 +215,15 @@ class LossPredictionEstimator(Estimator):
     refs = ("arXiv:1905.03677",)
     width: int = param(128, help="width of the hidden layer", ge=1, le=65_536)
 
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problem: a sampler that would run the network twice per step, which NFE would not count."""
+        if (sampler := experiment.parts["sampler"]).uses_importance:
+            yield Problem(
+                "sampler",
+                f"{sampler.name!r} uses importance, for which the estimator 'loss_prediction' needs a forward pass of "
+                "its own in every step; choose another sampler, or the estimator 'transformer'",
+            )
+
     @override
     def tells_apart(self, trained: bool) -> bool:
         return trained  # it starts at ½ everywhere

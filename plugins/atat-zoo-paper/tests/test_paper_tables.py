@@ -134,7 +134,7 @@ def test_a_difference_of_prices_has_the_interval_that_is_asked_for(place, interv
     said = place.text("results.tex")
     assert ("over seeds and sequences" in said) is (intervals == "both")
     assert re.search(r"ATAT in turns .+ MDLM\\_bound in the perplexity of the whole", said)
-    assert re.search(r"ATAT in turns .+ mdlm \(sampler strided\) in", said)  # of which there is no row
+    assert re.search(r"ATAT in turns .+ mdlm \(sampler strided\) in", said)  # the table has no row for it
 
 
 def test_a_price_is_not_shown_of_an_arm_without_results(place):

@@ -263,8 +263,8 @@ class Guard:
     def check(self, path: str, headers: dict[str, bytes]) -> None:
         """Raise a `RefusedError` for other hosts and for requests without the key."""
         host = None
-        with suppress(ValueError):
-            host = urlsplit(f"//{headers.get('host', b'').decode('latin-1')}").hostname
+        with suppress(KeyError, ValueError):
+            host = urlsplit(f"//{headers['host'].decode('latin-1')}").hostname
         if self.service.here and host not in _NAMES:
             raise RefusedError(403, "this server only answers this machine; start it with --host to answer others")
         key = self.service.key

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.tokenizers.components import CharactersTokenizer
-from atat_zoo.experiment import from_table
+from atat_zoo.experiment import from_table, load
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.estimators import (
     FrequencyEstimator,
@@ -137,6 +137,11 @@ def test_estimators_inside_another_read_the_same():
         from_table(table, where="here")
     table["estimator"]["prior"] = "loss_prediction"
     assert from_table(table, where="here").parts["estimator"].reads_hidden
+
+
+def test_a_sampler_that_would_run_the_network_twice_per_step_is_refused():
+    with pytest.raises(UserError, match=r"'uncertainty_guided' uses importance, .* a forward pass of its own"):
+        load("quickstart", ["sampler.use=uncertainty_guided"])
 
 
 def test_a_problem_of_an_estimator_inside_is_told_where_it_is():
