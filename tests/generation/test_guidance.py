@@ -174,9 +174,9 @@ def test_an_estimator_that_reads_masks_gets_them_while_the_words_are_those_of_th
 def test_a_sampler_that_does_not_look_is_told(sampler):
     overrides = ["guidance.use=importance_bias", 'guidance.words=["war"]']
     with pytest.raises(UserError, match=f"{sampler!r} does not"):
-        load("quickstart", [*overrides, f"sampler.use={sampler}"])
-    load("quickstart", [*overrides, "sampler.use=uncertainty_guided"])
-    load("quickstart", [*overrides, "sampler={use='semi_autoregressive', block_sampler='uncertainty_guided'}"])
+        load("atat", [*overrides, f"sampler.use={sampler}"])
+    load("atat", [*overrides, "sampler.use=uncertainty_guided"])
+    load("atat", [*overrides, "sampler={use='semi_autoregressive', block_sampler='uncertainty_guided'}"])
 
 
 def test_inside_of_combined_it_says_where_it_stands():
