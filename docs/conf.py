@@ -1,4 +1,4 @@
-"""The site: `make docs` builds it from these pages and from the code, offline; a warning is an error."""
+"""The site, which `make docs` builds offline from these pages and from the code; warnings are errors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from docutils.utils.math.latex2mathml import tex2mathml
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-os.environ["ATAT_ZOO_PLUGINS"] = ""  # the same pages on every machine, whatever is installed there
+os.environ["ATAT_ZOO_PLUGINS"] = ""  # so that every machine builds the same pages, whatever is installed
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-# All are found by the path above.
+# The path above leads to all of them.
 import packages  # noqa: E402
 import reference  # noqa: E402
 
@@ -28,7 +28,7 @@ author = "the authors of atat_zoo"
 version = release = atat_zoo.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 nitpicky = True
-suppress_warnings = ["misc.highlighting_failure"]  # what a command prints is no shell
+suppress_warnings = ["misc.highlighting_failure"]  # the output of a command is not shell code
 nitpick_ignore = [("py:exc", "SkipTest")]
 
 html_theme = "furo"
@@ -45,7 +45,7 @@ myst_heading_anchors = 3
 myst_dmath_allow_digits = False  # $3 is a price
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the signatures in the docstrings' own words: shapes and units
+autodoc_typehints = "none"  # the docstrings state shapes and units
 autodoc_preserve_defaults = True
 napoleon_use_ivar, napoleon_attr_annotations, napoleon_use_rtype = True, False, False
 default_role = "literal"
@@ -53,9 +53,9 @@ copybutton_prompt_text, copybutton_prompt_is_regexp = r"\$ ", True
 
 
 def _as_rest(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Make reStructuredText of a docstring: indented lines after a blank one are literal, |M| and x* are no markup."""
+    """Convert a docstring to reStructuredText: indented lines after a blank one are literal; |M| and x* are text."""
     if what in ("property", "attribute"):
-        lines.insert(0, "\\ ")  # nothing; else "m: always V" would be a type and its description
+        lines.insert(0, "\\ ")  # empty; otherwise "m: always V" would be read as a type with its description
     made: list[str] = []
     literal = False
     for line in lines:
@@ -72,13 +72,13 @@ def _as_rest(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
 
 
 def _inside(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to plugins/ to the pages that `packages` writes into the site."""
+    """Redirect links to plugins/ to the pages that `packages` writes into the site."""
     if not name.startswith("plugins/"):
         source[0] = re.sub(r"\]\(\.\./((?:\.\./)*plugins/)", r"](\1", source[0])
 
 
 def _formula(translator: Any, node: nodes.math | nodes.math_block) -> None:
-    """Write MathML, which browsers show by themselves: no script and no font is fetched."""
+    """Write a formula as MathML, which browsers display without a script or a font."""
     block = isinstance(node, nodes.math_block)
     formula = tex2mathml(node.astext(), as_block=block)
     translator.body.append(f'<div class="formula">{formula}</div>' if block else formula)
@@ -86,7 +86,7 @@ def _formula(translator: Any, node: nodes.math | nodes.math_block) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Add the reference, the pages of the packages, the formulas and the docstrings to the build."""
+    """Register what the build needs for the reference, the pages of the packages, formulas and docstrings."""
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
     app.connect("source-read", _inside)
     app.connect("autodoc-process-docstring", _as_rest, priority=400)  # before napoleon reads the sections

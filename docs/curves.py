@@ -1,4 +1,4 @@
-"""The curves of the parts that are curves, as SVG for the pages of their kinds: computed from the parts themselves."""
+"""SVG figures of components that are functions of one variable, computed from the components themselves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atat_zoo.registry import Zoo
 
 Rows = list[dict[str, Any]]
-# Colours that stand for those of the page, light or dark.
+# Placeholders for the colours of the page, which may be light or dark.
 _INK, _GRID = "#010101", "#020202"
 _WIDTH, _HEIGHT = 330, 200
 _CONFIG = {
@@ -42,7 +42,7 @@ _STEPS, _LENGTH = 1000, 33
 
 
 def of(kind: str, zoo: Zoo) -> dict[str, str]:
-    """Return the figures of a kind's page as HTML: of a part by its name, of the kind by ""."""
+    """Return the HTML figures of a kind's page, by component name; the key "" has the figure of the whole kind."""
     return dict(_FIGURES[kind](zoo)) if kind in _FIGURES else {}
 
 
@@ -56,7 +56,7 @@ def _rates(zoo: Zoo) -> Iterator[tuple[str, str]]:
     u = (torch.arange(50_000, dtype=torch.float64) + 0.5) / 50_000
     middles, lines = (torch.arange(50) + 0.5) / 50, {}
     for name, part in _parts(zoo, "mask_rates"):
-        if not isinstance(part, StatefulComponent):  # one that follows the loss has nothing to show before it
+        if not isinstance(part, StatefulComponent):  # a distribution that follows the loss cannot be drawn without one
             rate = part.levels(u, LinearNoise(), 0.5).rate
             lines[name] = torch.histc(rate.float(), bins=50, min=0, max=1) / len(u) * 50
     yield "", _figure(lines, middles, "mask rate", "density")
@@ -66,7 +66,7 @@ def _masking(zoo: Zoo) -> Iterator[tuple[str, str]]:
     importance = torch.linspace(0, 1, 65)
     for name in zoo.names("masking"):
         part = zoo.spec("masking", name)
-        # By importance alone: one that reads the position, too, has to be built, and another draws by visible text.
+        # Only strategies that depend on importance alone: not those that also read positions or the visible text.
         if not isinstance(part, VisibleTextMasking) and not part.positional:
             lines = {
                 f"rate {rate:g}": part.probabilities(
@@ -74,7 +74,7 @@ def _masking(zoo: Zoo) -> Iterator[tuple[str, str]]:
                 )[0]
                 for rate in (0.1, 0.3, 0.5, 0.7, 0.9)
             }
-            yield name, _figure(lines, importance, "importance, spread evenly over a text", "masking probability")
+            yield name, _figure(lines, importance, "importance, evenly spaced over a text", "masking probability")
 
 
 def _position_bias(zoo: Zoo) -> Iterator[tuple[str, str]]:
@@ -89,7 +89,7 @@ def _curriculum(zoo: Zoo) -> Iterator[tuple[str, str]]:
     for movement in ("step", "linear", "exponential"):
         schedule = zoo.build("curriculum", {"use": "three_stage", "progress": movement}, _context())
         lines[movement] = torch.tensor([schedule.strength(float(at)) for at in progress])
-    yield "three_stage", _figure(lines, progress, "progress of the training", "factor of I in the exponent")
+    yield "three_stage", _figure(lines, progress, "training progress", "factor of I in the exponent")
 
 
 def _uncertainty(zoo: Zoo) -> Iterator[tuple[str, str]]:
@@ -109,7 +109,7 @@ def _schedule(zoo: Zoo) -> Iterator[tuple[str, str]]:
             optimizer.step()
             schedule.step()
         lines[name] = torch.tensor(shares)[::5]
-    yield "", _figure(lines, torch.arange(0, _STEPS, 5), f"step of {_STEPS}", "learning rate, share of the peak")
+    yield "", _figure(lines, torch.arange(0, _STEPS, 5), f"step (of {_STEPS})", "learning rate as a share of its peak")
 
 
 _FIGURES: dict[str, Callable[[Zoo], Iterator[tuple[str, str]]]] = {
@@ -128,14 +128,14 @@ def _context() -> Context:
 
 
 def _parts(zoo: Zoo, kind: str) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a kind with their default parameters, ready to use; a schedule is built by its optimizer."""
+    """Yield the components of a kind with default parameters, ready to use; schedules are built with an optimizer."""
     for name in zoo.names(kind):
         spec = zoo.spec(kind, name)
         yield name, spec.build(_context()) if hasattr(spec, "build") and kind != "schedule" else spec
 
 
 def _figure(lines: dict[str, torch.Tensor], x: torch.Tensor, across: str, up: str) -> str:
-    """Return lines over x as an HTML figure of inline SVG, in the colours of the page."""
+    """Return an HTML figure with the lines over x as inline SVG, in the colours of the page."""
     rows: Rows = [
         {"line": name, "x": float(at), "y": float(value)}
         for name, values in lines.items()
@@ -157,7 +157,7 @@ def _figure(lines: dict[str, torch.Tensor], x: torch.Tensor, across: str, up: st
     svg = svg.replace(_INK, "currentColor").replace(_GRID, "var(--color-background-border)")
     said = f"{up} over {across}: {', '.join(lines)}"
     same = [f"{a} and {b}" for a, b in combinations(lines, 2) if torch.allclose(lines[a], lines[b], atol=2e-3)]
-    caption = " ".join(["With the default parameters.", *(f"The lines of {pair} coincide." for pair in same)])
+    caption = " ".join(["Curves for the default parameters.", *(f"The lines of {pair} coincide." for pair in same)])
     return (
         f'<figure class="curves"><div role="img" aria-label="{said}">{svg}</div>'
         f"<figcaption>{caption}</figcaption></figure>"

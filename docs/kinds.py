@@ -1,4 +1,4 @@
-"""A page for each kind of component, written from the components themselves when the site is built."""
+"""Pages for the kinds of components, generated from the components when the site is built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SITES = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
 
 
 def write(folder: Path) -> None:
-    """Write the page of each kind, and one that lists them."""
+    """Write a page for each kind, and a page that lists the kinds."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, text in {"index": _index(), **{kind: page(kind) for kind in KINDS}}.items():
@@ -38,8 +38,9 @@ def _index() -> str:
     rows = [[f"[{_title(kind)}]({kind.name}.md)", kind.summary, str(len(zoo.names(kind.name)))] for kind in _kinds()]
     return joined(
         "# Components",
-        "Every built-in component by kind. An experiment selects one of each kind that it needs, in a table of the "
-        "kind's name. `atat zoo list` and `atat zoo show KIND NAME` print the same.",
+        "These pages list every built-in component by kind. An experiment selects one component of each kind that it "
+        "needs, in a table named after the kind. `atat zoo list` and `atat zoo show KIND NAME` print the same "
+        "information.",
         table(["kind", "meaning", "components"], rows),
         "```{toctree}\n:hidden:\n" + "\n".join(kind.name for kind in _kinds()) + "\n```",
     )
@@ -59,8 +60,8 @@ def page(kind: str) -> str:
         drawn.get("", ""),
         *(text for entry in entries for text in _part(entry, drawn.get(entry.name, ""))),
         "## Contract",
-        f"Every component of this kind implements this interface, from `{about.module}`. Test your own with "
-        f"`atat_zoo.testing`.",
+        f"Every component of this kind implements the following interface from `{about.module}`. Test your own "
+        "components with `atat_zoo.testing`.",
         _docstring(contract),
         "```{eval-rst}\n"
         + "\n".join(f".. autoclass:: {about.module}.{name}\n   :members:\n   :special-members: __call__\n"
@@ -79,9 +80,9 @@ def contracts(module: str) -> list[str]:
 
 
 def _use(kind: Kind) -> str:
-    """Say where an experiment selects a component of this kind."""
+    """Return a sentence about where an experiment selects a component of this kind."""
     if kind.name in TABLES:
-        return f"Table `[{kind.name}]` of an experiment. Default: `use = {_toml(TABLES[kind.name])}`."
+        return f"Select a component in the table `[{kind.name}]`; the default is `use = {_toml(TABLES[kind.name])}`."
     zoo = Zoo.load()
     places = [
         f"`{owner}.{name}`: `{field.name}`"
@@ -90,7 +91,7 @@ def _use(kind: Kind) -> str:
         for field in fields_of(zoo.component(owner, name))
         if field.kind == kind.name
     ]
-    return f"A parameter of other components ({', '.join(places)})." if places else ""
+    return f"Select a component as a parameter of another component ({', '.join(places)})." if places else ""
 
 
 def _part(entry: Entry, drawn: str) -> list[str]:
@@ -107,7 +108,7 @@ def _part(entry: Entry, drawn: str) -> list[str]:
 def parameters(spec: type) -> str:
     """Return the table of a component's or section's parameters."""
     rows = [[f"`{f.name}`", code(f.type_name), _default(f), cell(f.help) + _bounds(f)] for f in fields_of(spec)]
-    return table(["parameter", "type", "default", "meaning"], rows) or "It has no parameters."
+    return table(["parameter", "type", "default", "meaning"], rows) or "This component has no parameters."
 
 
 def _reference(ref: str) -> str:
@@ -118,7 +119,7 @@ def _reference(ref: str) -> str:
 
 
 def _docstring(of: Any) -> str:
-    """Return a docstring, which is Markdown but for its list of attributes."""
+    """Return the docstring of a class as Markdown, with its list of attributes as bullets."""
     text = inspect.cleandoc(of.__doc__)
     text = re.sub(r"^(Attributes|Args|Returns|Raises):\n", r"**\1**\n\n", text, flags=re.MULTILINE)
     return re.sub(r"^    (\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
@@ -156,20 +157,20 @@ def _label(kind: str, name: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return a text as code in a cell."""
+    """Return a text as code for a table cell."""
     return f"`{cell(text)}`"
 
 
 def cell(text: str) -> str:
-    """Return a text as a cell of a table."""
+    """Return a text escaped for a table cell."""
     return text.replace("|", r"\|").replace("*", r"\*") if "`" not in text else text.replace("|", r"\|")
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table, or an empty string where it has no rows."""
+    """Return a table, or an empty string if it has no rows."""
     return "" if not rows else "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def joined(*blocks: str) -> str:
-    """Return a page of the blocks that are not empty."""
+    """Return a page with all blocks that are not empty."""
     return "\n\n".join(filter(None, blocks)) + "\n"

@@ -1,4 +1,4 @@
-"""What plugins/ says of its packages, as pages of the site."""
+"""Pages of the site for plugins/ and its packages, from their Markdown files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PLUGINS = Path(__file__).parents[1] / "plugins"
 
 
 def write(folder: Path) -> None:
-    """Write a page for each Markdown file of plugins/ and of its packages, in the same places."""
+    """Write a page for each Markdown file in plugins/ and in its packages, at the same relative path."""
     shutil.rmtree(folder, ignore_errors=True)
     for source in (PLUGINS / "README.md", *PLUGINS.glob("atat-zoo-*/*.md")):
         page = folder / source.relative_to(PLUGINS)
@@ -19,7 +19,7 @@ def write(folder: Path) -> None:
 
 
 def _linked(source: Path) -> str:
-    """Return the text, in which a link to what is no page of the site is its words alone."""
+    """Return the text of a file; a link whose target is not a page of the site becomes plain text."""
 
     def kept(link: re.Match[str]) -> str:
         target = link["target"]

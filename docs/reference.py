@@ -1,4 +1,4 @@
-"""The generated pages of the reference: keys of an experiment, commands, Python API, and the page that lists them."""
+"""The generated pages of the reference: experiment keys, commands, the Python API, and an index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLUGINS = Path(__file__).parents[1] / "plugins"
 
 
 def write(folder: Path) -> None:
-    """Write all pages of the reference, except error-messages.md, which is part of the repository."""
+    """Write all pages of the reference except error-messages.md, which is part of the repository."""
     kinds.write(folder / "components")
     for name, text in {"index": _INDEX, "keys": keys(), "commands": commands(), "python-api": python_api()}.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
@@ -39,9 +39,9 @@ _INDEX = """\
 | --- | --- |
 | [Components](components/index.md) | every component by kind: parameters, types, defaults, references |
 | [Keys of an experiment](keys.md) | every key of an experiment file: type, default, meaning |
-| [Commands](commands.md) | every command of `atat` with its options |
-| [Python API](python-api.md) | the classes and functions that a program or a plugin may rely on |
-| [Error messages](error-messages.md) | what `atat` prints for bad input |
+| [Commands](commands.md) | every command of `atat`, with its options |
+| [Python API](python-api.md) | the classes and functions that programs and plugins can rely on |
+| [Error messages](error-messages.md) | messages that `atat` prints for bad input |
 
 ```{toctree}
 :hidden:
@@ -77,8 +77,8 @@ def keys() -> str:
         table(["key", "type", "default", "meaning"], top),
         *sections,
         "## Tables of components",
-        'Each table selects a component by `use = "NAME"`; its other keys are the component\'s parameters. `KIND = '
-        '"NAME"` is short for a table with `use` only. Without the table, the default component is used.',
+        'Each table selects a component with `use = "NAME"`; its other keys are the component\'s parameters. `KIND = '
+        '"NAME"` is short for a table that contains only `use`. Without a table, the default component is used.',
         table(["table", "default", "meaning", "components"], chosen),
     )
 
@@ -94,8 +94,8 @@ def commands() -> str:
     ]
     return joined(
         "# Commands",
-        "`atat COMMAND --help` prints the same. `EXPERIMENT` is a TOML file or the name of an experiment that ships "
-        "with atat_zoo, `RUN` is a run folder such as `runs/quickstart`, and `KEY=VALUE` changes a "
+        "`atat COMMAND --help` prints the same text. `EXPERIMENT` is a TOML file or the name of an experiment that "
+        "ships with atat_zoo, `RUN` is a run folder such as `runs/quickstart`, and `KEY=VALUE` changes a "
         "[key of the experiment](keys.md).",
         table(
             ["option of `atat`", "meaning"], [[code(flag), cell(meaning)] for flag, meaning in filter(None, options)]
@@ -106,7 +106,7 @@ def commands() -> str:
 
 
 def _packages() -> Iterator[tuple[str, list[tuple[str, click.Command | str]]]]:
-    """Yield each package of plugins/ and its commands; where one cannot be imported, its summary instead."""
+    """Yield each package in plugins/ with its commands, or with the summary of a command that cannot be imported."""
     for project in sorted(PLUGINS.glob("atat-zoo-*/pyproject.toml")):
         folder, points = project.parent, tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         points = points.get("entry-points", {}).get("atat_zoo.commands", {})
@@ -138,7 +138,7 @@ def _command(name: str, command: click.Command | str, *, level: int) -> Iterator
     yield table(["option", "meaning"], [[code(flag), cell(meaning)] for flag, meaning in filter(None, options)])
     if isinstance(command, click.Group):
         inner = {each: command.get_command(context, each) for each in command.list_commands(context)}
-        if {*KINDS} <= {*inner}:  # their options are the same, and their meaning is that of the kinds
+        if {*KINDS} <= {*inner}:  # all kinds have the same options
             yield f"KIND is one of {', '.join(KINDS)}."
             inner = {"KIND": inner["masking"]} | {each: inner[each] for each in inner if each not in KINDS}
         for each, its in inner.items():
@@ -147,12 +147,12 @@ def _command(name: str, command: click.Command | str, *, level: int) -> Iterator
 
 
 def python_api() -> str:
-    """Return the page of the Python API, in Markdown: directives that take what they print from the docstrings."""
+    """Return the page of the Python API, in Markdown, with directives that print the docstrings."""
     mathematics = [f"atat_zoo.diffusion.{module.name}" for module in pkgutil.iter_modules(atat_zoo.diffusion.__path__)]
     return joined(
         "# Python API",
-        "The names that a program or a plugin may rely on; everything else may change between releases. The contract "
-        "of each kind is on its [page of components](components/index.md). For examples, see "
+        "Programs and plugins can rely on the names on this page; everything else may change between releases. The "
+        "contract of each kind is on the [page of that kind](components/index.md). For examples, see "
         "[use atat_zoo from Python](../how-to/python.md).",
         *(text for title, about, made in _API for text in (f"## {title}", about, _rest(made))),
         "## `atat_zoo.diffusion`",
@@ -163,7 +163,7 @@ def python_api() -> str:
 
 
 def _rest(made: list[tuple[str, str, str | None]]) -> str:
-    """Return directives, each of its name, object and members: "" for all, None for no `:members:`, or its content."""
+    """Return directives, given as name, object and members: "" for all members, None for none, or a list or text."""
     text = []
     for directive, name, rest in made:
         text.append(f".. {directive}:: {name}\n")
@@ -184,7 +184,7 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
         ("autoclass", "atat_zoo.UserError", ""),
         ("py:data", "atat_zoo.__version__", "The version of this release."),
     ]),
-    ("Scores of given texts", "What `Model` returns for texts, with heat maps in a notebook.", [
+    ("Scores of given texts", "The objects that `Model` returns for texts; a notebook displays them as heat maps.", [
         ("automodule", "atat_zoo.generation.token_scores",
          "TokenScore, TokenScores, LogProbs, TextScores, NLLBound, Unmasking"),
     ]),
@@ -193,17 +193,17 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
          "Context, component, component_base, network_of, param, component_param, components_param, problems_of, "
          "values_of"),
         ("py:class", "Zoo", "The same as :class:`atat_zoo.Zoo`."),
-        ("py:decorator", "hookimpl", "Marks a function `atat_zoo_KIND` that returns component classes of a kind."),
+        ("py:decorator", "hookimpl", "Marks a function `atat_zoo_KIND` that returns the component classes of a kind."),
         ("py:data", "CONTRACT", "The version of the contracts. A plugin written for a later version is not loaded."),
-        ("py:data", "KINDS", "Every kind by its name, a `Kind` each."),
-        ("py:data", "TABLES", "The kinds with a table in an experiment, and the default component of each."),
+        ("py:data", "KINDS", "A dict from the name of each kind to its `Kind`."),
+        ("py:data", "TABLES", "A dict from each kind with a table in an experiment to its default component."),
         ("py:data", "PROJECT", "The name of the entry point group and the prefix of the hooks."),
         ("automodule", "atat_zoo.registry.hookspecs", "Kind"),
     ]),
     ("`atat_zoo.system.errors`", "Errors that are printed as one sentence.", [
         ("automodule", "atat_zoo.system.errors", "Problem, nearest, clip, OmissionNote, UnsavedNote, Note"),
     ]),
-    ("Building blocks", "Classes and functions that the packages of `atat new` import.", [
+    ("Building blocks", "Classes and functions imported by the packages that `atat new` writes.", [
         ("autoclass", "atat_zoo.generation.samplers.sampler_choices.SamplerChoices", ""),
         ("autoclass", "atat_zoo.generation.samplers.composite.CompositeSampler", ""),
         ("autoclass", "atat_zoo.generation.samplers.order.LeftToRightOrder", None),
@@ -219,11 +219,12 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
         ("autodata", "atat_zoo.data.Split", None),
         ("autodata", "atat_zoo.evaluation.Progress", None),
     ]),
-    ("`atat_zoo.testing`", "Conformance tests of components, for the tests of a plugin.", [
+    ("`atat_zoo.testing`", "Conformance tests for components, to use in the tests of a plugin.", [
         ("automodule", "atat_zoo.testing", ""),
-        ("py:data", "CHECKS", "The conformance tests of each kind by name, a function each."),
+        ("py:data", "CHECKS", "A mapping from each kind to its conformance tests, a dict from test name to function."),
         ("py:data", "EXAMPLES",
-         "By kind and name: a function that writes a component's files and returns its parameters for the tests."),
+         "A mapping from (kind, name) to a function that writes the files of that component and returns its parameters "
+         "for the tests."),
         ("automodule", "atat_zoo.testing.toys", "Joint, toy, FunctionDenoiser, ExactBackbone"),
     ]),
 ]  # fmt: skip
