@@ -1,16 +1,16 @@
 """The adaptive bound, for masks that depend on the clean sequence (docs/explanation/adaptive-masks.md).
 
-Forward weights w_i > 0 may depend on the clean sequence. Reversed, the power path 1 − α_i = t^{w_i} unmasks the tokens
-in a Plackett–Luce order with weights w. The model has p_θ(x_i | z) and reverse weights ŵ_i, which depend only on z.
-With M the masked set and W_M = Σ_{i∈M} w_i, two bounds on −log p_θ(x):
+Forward weights w_i > 0 may depend on the clean sequence. In reverse, the power path 1 − α_i = t^{w_i} unmasks the
+tokens in a Plackett–Luce order with weights w. The model has p_θ(x_i | z) and reverse weights ŵ_i, which depend only on
+z. With the masked set M and W_M = Σ_{i∈M} w_i, there are two bounds on −log p_θ(x):
 
     order form   E Σ_M Σ_{i∈M} (w_i/W_M) [ CE_i + log (w_i/W_M)/(ŵ_i/Ŵ_M) ]
     timed form   E ∫ Σ_{i∈M} { w_i [ CE_i + log w_i/ŵ_i ] − w_i + ŵ_i } dt/t
 
 The order form ignores the times of the steps and is never above the timed form for the same ŵ and p_θ.
 
-Legend: B rows, L tokens, N masked tokens in row-major order, n a row's maskable tokens, K draws. Weights are passed as
-logarithms, and all arithmetic is float64. Both forms implement `BoundForm`.
+Shapes: B rows, L tokens, N masked tokens in row-major order, n maskable tokens in a row, K draws. Weights are passed as
+logarithms, and all arithmetic is in float64. Both forms implement `BoundForm`.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from atat_zoo.diffusion.randomness import fold, uniform
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N].
 Look = Callable[[Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# The log-weight of an excluded token: its exponential is 0, and unlike −∞ it has no undefined differences.
+# The log-weight of an excluded token: its exponential is 0, and unlike for −∞, differences are defined.
 _NEVER = -1e30
 
 
@@ -37,42 +37,42 @@ class DrawnMask:
 
     masked: Tensor  #: M, bool [B, L]
     maskable: Tensor  #: bool [B, L]
-    rate: Tensor  #: the share of masked tokens, or its expectation: k/n or r, float64 [B]
-    #: The mask rate from which the model may compute the time: k/n or t, float64 [B]. Not r, which depends on the
+    rate: Tensor  #: the fraction of masked tokens, or its expectation: k/n or r, float64 [B]
+    #: The mask rate from which the model may compute the time: k/n or t, float64 [B]. It is not r, which depends on the
     #: weights of the clean text.
     level: Tensor
     clock: Tensor  #: the state of the draw: arrival times [B, L], or s = log(−log t) [B]
 
 
 class BoundForm(Protocol):
-    """A form of the bound: draws masks and returns their terms."""
+    """A form of the bound, which draws masks and returns their terms."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return stratified uniforms in [0, 1) for the draws of a sequence, `draws` tensors float64 [B]."""
+        """Return stratified uniform numbers in [0, 1) for the draws of a sequence: `draws` tensors, float64 [B]."""
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw a mask from log w [B, L]; `unit`, float64 [B] in [0, 1), decides how many tokens, `keys`, [B], which."""
+        """Draw a mask from log w [B, L]; `unit`, float64 [B] in [0, 1), sets its size, and `keys`, [B], its tokens."""
 
     def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight and bracket, float64 [B, L], such that Σ_i (weight_i · CE_i + bracket_i) estimates the bound.
 
-        The estimate is unbiased. Both are zero where not masked, and have gradients with respect to log w and log ŵ,
-        [B, L].
+        The estimate is unbiased. Weight and bracket are zero where not masked, and have gradients with respect to log w
+        and log ŵ, [B, L].
         """
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return log q of the draw given the number of masked tokens (or the time), float64 [B], with a gradient."""
+        """Return log q of the draw given the number of masked tokens (or the time), float64 [B], with its gradient."""
 
 
 class OrderForm:
-    """The order form: k uniform on {1 … n}, and M the last k arrivals of an exponential race with rates w."""
+    """The order form: k is uniform on {1 … n}, and M is the last k arrivals of an exponential race with rates w."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return the uniforms behind the k of `likelihood_bounds.exact_k`, so both see the same masks."""
+        """Return the uniform numbers that give the k of `likelihood_bounds.exact_k`, so both see the same masks."""
         return [(k - 0.5) / n.clamp(min=1) for k in counts(n, keys, draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw M from the arrival times −log(u_i)/w_i; see `BoundForm`."""
+        """Draw M from the arrival times −log(u_i)/w_i (see `BoundForm`)."""
         n = maskable.sum(1)
         k = torch.minimum(1 + (n * unit).floor().long(), n)
         u = uniform(keys, maskable.shape[1], torch.float64)
@@ -84,14 +84,14 @@ class OrderForm:
         return DrawnMask(masked=masked, maskable=maskable, rate=share, level=share, clock=arrival)
 
     def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return n·w_i/W_M and n·(w_i/W_M)·log (w_i/W_M)/(ŵ_i/Ŵ_M); see `BoundForm`."""
+        """Return n·w_i/W_M and n·(w_i/W_M)·log (w_i/W_M)/(ŵ_i/Ŵ_M) (see `BoundForm`)."""
         n = drawn.maskable.sum(1, keepdim=True)
         log_share, log_reverse_share = (_log_share(w, drawn.masked) for w in (log_w, log_reverse))
         weight = n * torch.where(drawn.masked, log_share.exp(), 0.0)
         return weight, weight * (log_share - log_reverse_share)
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return the Plackett–Luce log-probability of the first n − k tokens in order; see `BoundForm`."""
+        """Return the Plackett–Luce log-probability of the first n − k tokens in order (see `BoundForm`)."""
         order = drawn.clock.masked_fill(~drawn.maskable, torch.inf).argsort(1)
         falling = log_w.double().masked_fill(~drawn.maskable, _NEVER).gather(1, order)
         rest = falling.flip(1).logcumsumexp(1).flip(1)
@@ -100,20 +100,20 @@ class OrderForm:
 
 
 class TimedForm:
-    """The timed form: rate r uniform on (0, 1], t such that the mean of t^{w_i} is r, tokens masked independently.
+    """The timed form: tokens are masked independently at a time t at which the mean of t^{w_i} is a uniform rate r.
 
-    The integral is over t, and r only decides where it is evaluated, because uniform t and weights below 1 would give
-    infinite variance. Hence neither t nor dt/dr has a gradient. The variance still diverges logarithmically as r → 0,
-    like that of `likelihood_bounds.continuous_t`: the order form needs fewer draws.
+    r is uniform on (0, 1]. The integral is over t, and r decides only where it is evaluated, because uniform t and
+    weights below 1 would give infinite variance. Hence neither t nor dt/dr has a gradient. The variance still diverges
+    logarithmically as r → 0, like that of `likelihood_bounds.continuous_t`, so the order form needs fewer draws.
     """
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return (u + j)/draws; see `BoundForm`."""
+        """Return (u + j)/draws (see `BoundForm`)."""
         u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
         return [(u + j) / draws for j in range(draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Mask each token with probability t^{w_i}; see `BoundForm`."""
+        """Mask each token with probability t^{w_i} (see `BoundForm`)."""
         log_w = log_w.detach().double()
         rate = 1 - unit.double()
         s = power_time(-log_w, rate, maskable)
@@ -121,7 +121,7 @@ class TimedForm:
         return DrawnMask(masked=masked, maskable=maskable, rate=rate, level=(-s.exp()).exp().clamp(min=1e-9), clock=s)
 
     def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return n·w_i/S and n·(w_i log(w_i/ŵ_i) − w_i + ŵ_i)/S with S = Σ_j w_j t^{w_j}; see `BoundForm`."""
+        """Return n·w_i/S and n·(w_i log(w_i/ŵ_i) − w_i + ŵ_i)/S with S = Σ_j w_j t^{w_j} (see `BoundForm`)."""
         n = drawn.maskable.sum(1, keepdim=True)
         log_w = log_w.double()
         with torch.no_grad():
@@ -136,9 +136,9 @@ class TimedForm:
         return weight, weight * (log_w - log_reverse) + excess
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return the sum of the Bernoulli log-probabilities at the time t; see `BoundForm`."""
+        """Return the sum of the Bernoulli log-probabilities at the time t (see `BoundForm`)."""
         log_p = _log_masked(drawn.clock, log_w.double())
-        # 1 − t^w underflows only at a visible token that was almost certain to be masked: not drawn in practice.
+        # 1 − t^w underflows only at a visible token that was almost certain to be masked, never drawn in practice.
         log_p = torch.where(drawn.masked, log_p, log1mexp(log_p.clamp(max=-1e-300)))
         return torch.where(drawn.maskable, log_p, 0.0).sum(1)
 
@@ -160,9 +160,9 @@ def estimate(
 ) -> Estimate:
     """Return an estimate of one form of the bound on clean sequences.
 
-    With uniform w and ŵ the order form equals `likelihood_bounds.exact_k` with the same keys. The arguments are those
-    of `exact_k`; `look`, which returns CE and log ŵ at the masked positions of z; and the clean tokens x and log w, [B,
-    L].
+    With uniform w and ŵ, the order form equals `likelihood_bounds.exact_k` with the same keys. The arguments are those
+    of `exact_k`; `look`, which returns CE and log ŵ at the masked positions of z; the clean tokens x; and log w,
+    [B, L].
     """
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     contribution, weights, loss_sum, loss_count = zero.clone(), zero.clone(), zero.clone(), torch.zeros_like(x)
@@ -182,9 +182,10 @@ def estimate(
 def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
     """Return a scalar per row with the gradient of the bound with respect to the forward weights.
 
-    ∇E_q f = E[∇f + (f − b) ∇log q], with b the mean of f over the other draws of the same sequence at the same k or t
-    (Kool et al., 2019); E[∇f] by itself would have the wrong sign. f is `bound`, Σ_i (weight_i · CE_i + bracket_i) of
-    each of K ≥ 2 draws, and log_q their log-probabilities, both [K, B]. The result, [B], is the mean of f.
+    ∇E_q f = E[∇f + (f − b) ∇log q], where b is the mean of f over the other draws of the same sequence at the same k or
+    t (Kool et al., 2019); E[∇f] by itself would have the wrong sign. f is `bound`, the sum Σ_i (weight_i · CE_i +
+    bracket_i) for each of K ≥ 2 draws, and log_q holds their log-probabilities; both are [K, B]. The result, [B], is
+    the mean of f.
     """
     if len(bound) < 2:
         raise ValueError("a leave-one-out baseline needs at least two draws per sequence")
@@ -196,7 +197,7 @@ def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
 def log1mexp(a: Tensor) -> Tensor:
     """Return log(1 − exp(a)) for a < 0, accurate at both ends."""
     near = a > -0.693
-    # Each branch gets arguments of its own side only, so that neither spoils the other's gradient.
+    # Each branch gets only arguments from its own side, so that neither spoils the other's gradient.
     large, small = (-torch.expm1(torch.where(near, a, -0.5))).log(), torch.log1p(-torch.where(near, -1.0, a).exp())
     return torch.where(near, large, small)
 
@@ -209,5 +210,5 @@ def _log_share(log_w: Tensor, masked: Tensor) -> Tensor:
 
 def _log_masked(s: Tensor, log_w: Tensor) -> Tensor:
     """Return log t^{w_i} for s = log(−log t) [B], float64 [B, L]."""
-    # Far beyond e^300 the probability is 0 all the same, and its gradient is not 0 · ∞.
+    # Far beyond e^300, the probability is still 0, and its gradient is not 0 · ∞.
     return -(s[:, None] + log_w).clamp(max=300.0).exp()

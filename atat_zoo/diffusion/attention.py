@@ -1,4 +1,4 @@
-"""Attention by the fastest available kernel. B rows, H heads, Q queries, K keys, D width of a head."""
+"""Attention with the fastest available kernel. Shapes: B rows, H heads, Q queries, K keys, width D of a head."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,21 +7,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# In bf16 on a CPU, PyTorch's fused kernel is made for long texts: up to so many keys, products of whole matrices take a
-# fraction of its time, above all in the backward pass. In float32 there is little between them.
+# In bf16 on a CPU, PyTorch's fused kernel is made for long texts: up to this many keys, products of whole matrices take
+# a fraction of its time, above all in the backward pass. In float32 the difference is small.
 SHORT = 512
 
 
-# Whether a query sees a key, bool, from the numbers of row, head, query and key, which are broadcast.
+# Whether a query sees a key, bool, given the indices of row, head, query and key, which are broadcast.
 Rule = Callable[[Any, Any, Any, Any], Tensor]
 
 
 def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.device, *, in_blocks: bool = False) -> Any:
     """Return the mask of an attention rule for `attend`: bool [B, 1, Q, K] with Q = K = `length`.
 
-    Without `rows` the rule must not depend on the row, and the mask is [Q, K]. With `in_blocks` it is a `BlockMask`
-    of torch's FlexAttention (Dong et al., arXiv:2412.05496), which skips blocks of 128 × 128 that are fully masked. Use
-    this only for a compiled network on a GPU; elsewhere it is slow.
+    Without `rows`, the rule must not depend on the row, and the mask is [Q, K]. With `in_blocks`, the mask is a
+    `BlockMask` of torch's FlexAttention (Dong et al., arXiv:2412.05496), which skips blocks of 128 × 128 that are fully
+    masked. Use it only for a compiled network on a GPU; elsewhere, it is slow.
     """
     if in_blocks:
         from torch.nn.attention.flex_attention import create_block_mask
@@ -33,7 +33,7 @@ def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.devi
 
 
 def document_rule(documents: Tensor, *, causal: bool = False) -> Rule:
-    """Return the rule by which a token attends within its document, from document numbers, int64 [B, L].
+    """Return the rule that lets a token attend only within its document, from document numbers, int64 [B, L].
 
     If `causal`, a token attends to itself and earlier tokens of its document.
     """
@@ -46,9 +46,9 @@ def document_rule(documents: Tensor, *, causal: bool = False) -> Rule:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = False) -> Tensor:
-    """Return softmax(q kᵀ/√D) v, [B, H, Q, D], from q [B, H, Q, D] and k and v [B, H, K, D].
+    """Return softmax(q kᵀ/√D) v, [B, H, Q, D], for q [B, H, Q, D] and for k and v [B, H, K, D].
 
-    A query attends to the keys where the mask is True; the mask is bool, broadcast to [B, H, Q, K], or a `BlockMask`,
+    A query attends to the keys where the mask is True. The mask is bool, broadcast to [B, H, Q, K], or a `BlockMask`,
     with at least one key per query. With `causal` (Q = K), a query attends to its own and earlier keys.
     """
     if mask is not None and not isinstance(mask, Tensor):
@@ -64,6 +64,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = 
     if causal:
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
-        # Added, and not filled in, which is slower.
+        # The bias is added rather than filled in, which is slower.
         scores = scores + torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, -torch.inf)
     return scores.softmax(-1).to(v.dtype) @ v

@@ -2,11 +2,11 @@
 
 With p(x) = E_σ[p(x | σ)], K independent orders and w_k = p(x | σ_k), the mean of the w_k has the expectation p(x), so
 the expectation of its logarithm is at most log p(x) (Burda et al., arXiv:1509.00519). The tangent of the logarithm at
-any ψ > 0 lies above it: if ψ is independent of the w_k,
+any ψ > 0 lies above the logarithm, so if ψ is independent of the w_k,
 
     log p(x) ≤ log ψ + E[(1/K) Σ w_k] / ψ − 1,   equality at ψ = p(x)   (arXiv:2605.24292)
 
-Each half of the orders gives ψ for the other half. n sequences.
+Each half of the orders gives ψ for the other half. Shapes: n sequences.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Bracket(NamedTuple):
-    """A lower and an upper bound on −log p(x) of each sequence, in expectation, in nats, float64 [n] each."""
+    """A lower and an upper bound on −log p(x) of each sequence, in expectation, each in nats, float64 [n]."""
 
     upper: Tensor  # −log of the mean of the w_k
-    lower: Tensor  # by the tangent; −∞ where the orders differ too much to tell
+    lower: Tensor  # from the tangent; −∞ where the orders differ too much to tell
     effective: Tensor  # (Σ w_k)² / Σ w_k², the effective number of orders
 
 
 def bracket(nats: Tensor) -> Bracket:
-    """Return the bracket of each sequence from −log w_k, in nats, float64 [n, K], of K independent orders, K even."""
+    """Return the bracket of each sequence from −log w_k of K independent orders, in nats, float64 [n, K]; K is even."""
     K = nats.shape[1]
     if K < 2 or K % 2:
         raise ValueError("a bracket needs an even number of orders")
     one, other = (half.logsumexp(1) - math.log(K // 2) for half in (-nats).split(K // 2, dim=1))
     apart = other - one
-    # The mean of both tangents: log ψ + w/ψ − 1 at ψ of one half and w of the other.
+    # The mean of both tangents: log ψ + w/ψ − 1 with ψ from one half and w from the other.
     lower = -((one + other) / 2 + (apart.expm1() + (-apart).expm1()) / 2)
-    lower = lower.masked_fill(lower.isnan(), -math.inf)  # of a text that some order cannot write
+    lower = lower.masked_fill(lower.isnan(), -math.inf)  # for a text that some order cannot generate
     total = (-nats).logsumexp(1)
     return Bracket(math.log(K) - total, lower, (2 * total - (-2 * nats).logsumexp(1)).exp())

@@ -13,15 +13,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_HALVINGS = 64  # a bracket of 1e6 shrinks to 5e-14, below what float64 resolves there
+_HALVINGS = 64  # a bracket of 1e6 shrinks to 5e-14, below the resolution of float64 there
 
 
 def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Return p_i = min(1, λ exp(score_i)) with λ such that the mean over maskable tokens is the rate.
+    """Return p_i = min(1, λ exp(score_i)), with λ such that the mean over maskable tokens is the rate.
 
-    The k tokens of highest score are saturated (p = 1), where k is the least number with (n·r − k) ≤ G_k = Σ_{i>k}
-    exp(score_i − score_{k+1}), scores sorted in descending order. Since G_k ≤ 1 + G_{k+1}, the condition stays true
-    once it is true, so k is found by counting. The cost is one sort and one cumulative log-sum-exp.
+    The k tokens with the highest scores are saturated (p = 1), where k is the smallest number with (n·r − k) ≤ G_k =
+    Σ_{i>k} exp(score_i − score_{k+1}), with scores sorted in descending order. Since G_k ≤ 1 + G_{k+1}, the condition
+    stays true once it is true, so k is found by counting. This takes one sort and one cumulative log-sum-exp.
 
     Scores [B, L] may have any floating dtype; the rate, [B], is in [0, 1]. p is float32 [B, L], 0 where not maskable;
     equal scores get equal p.
@@ -29,10 +29,10 @@ def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     score = score.double().masked_fill(~maskable, -torch.inf)
     wanted = rate.double() * maskable.sum(-1)
     falling = score.sort(dim=-1, descending=True).values
-    rest = falling.flip(-1).logcumsumexp(-1).flip(-1) - falling  # log G_k; NaN past the n-th, where it is not counted
+    rest = falling.flip(-1).logcumsumexp(-1).flip(-1) - falling  # log G_k; NaN past the n-th, which is not counted
     rank = torch.arange(score.shape[-1], device=score.device)
     saturated = (wanted.unsqueeze(-1) - rank > rest.exp()).sum(-1, keepdim=True)
-    # Rounding must not move the index past the end of a row that is all saturated.
+    # Rounding must not move the index past the end of a row in which all tokens are saturated.
     saturated = saturated.minimum((maskable.sum(-1, keepdim=True) - 1).clamp(min=0))
     # Centring at the first token that is not saturated preserves the digits that decide its p.
     centre = falling.gather(-1, saturated)
@@ -44,8 +44,8 @@ def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return p_i = τ^{w_i}, w_i = exp(−score_i), with τ in [0, 1] such that the mean over maskable tokens is the rate.
 
-    Computed as exp(−exp(s − score_i)) by bisection in s = log(−log τ). Bisection in τ itself fails at a temperature of
-    0.1, even in float64. Arguments and result are as for `water_fill`.
+    p is computed as exp(−exp(s − score_i)) by bisection in s = log(−log τ). Bisection in τ itself fails at a
+    temperature of 0.1, even in float64. The arguments and the result are as for `water_fill`.
     """
     s = power_time(score, rate, maskable)
     return _finish(_power(score.double(), s.unsqueeze(-1)), rate, maskable)
@@ -65,7 +65,7 @@ def _power(score: Tensor, s: Tensor) -> Tensor:
 
 
 def logit_shift(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Return p_i = σ(score_i + c) with c such that the mean over maskable tokens is the rate; see `water_fill`."""
+    """Return p_i = σ(score_i + c), with c such that the mean over maskable tokens is the rate; see `water_fill`."""
 
     def shape(x: Tensor, s: Tensor) -> Tensor:
         return (x - s).sigmoid()
@@ -82,9 +82,9 @@ def _inside(rate: Tensor) -> Tensor:
 def _shift(
     score: Tensor, rate: Tensor, maskable: Tensor, level: Tensor, shape: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Return the shift s, float64 [B], for which the mean of `shape(score, s)`, which decreases in s, is the rate.
+    """Return the shift s, float64 [B], at which the mean of `shape(score, s)`, which decreases in s, is the rate.
 
-    `level` [B] is the shift that gives p = rate at score 0, so s is between level + min score and level + max score.
+    `level` [B] is the shift that gives p = rate at score 0, so s lies between level + min score and level + max score.
     """
     score = score.double()
     count = maskable.sum(-1)
@@ -107,32 +107,32 @@ def _finish(p: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     return torch.where(maskable, p, 0.0).float()
 
 
-# Masks that depend only on visible tokens: how many tokens, and which of them to show again.
+# Masks that depend only on visible tokens: how many tokens to mask, and which of them to show again.
 
 
 def count_masked(rate: Tensor, maskable: Tensor, unit: Tensor) -> Tensor:
-    """Return k, ⌊rn⌋ or ⌈rn⌉, int64 [B], with mean rn over the uniforms `unit` in [0, 1); 0 at r = 0, n at r = 1."""
+    """Return k = ⌊rn⌋ or ⌈rn⌉, int64 [B], with mean rn over uniform `unit` in [0, 1); 0 at r = 0 and n at r = 1."""
     expected = rate.double() * maskable.sum(-1)
     return (expected.floor() + (unit < expected.frac())).long()
 
 
 def first_masked(order: Tensor, count: Tensor, excess: float, maskable: Tensor) -> Tensor:
-    """Return the first min(n, ⌈c·k⌉) maskable tokens of an order, bool [B, L], for k = `count`, int64 [B].
+    """Return a mask, bool [B, L], of the first min(n, ⌈c·k⌉) maskable tokens in an order, for k = `count`, int64 [B].
 
-    `order` is the rank of each token, int64 [B, L], maskable tokens first; `excess` is c ≥ 1.
+    `order` is the rank of each token, int64 [B, L], with maskable tokens first; `excess` is c ≥ 1.
     """
     candidates = (count.double() * excess).ceil()
     return (order < candidates.unsqueeze(-1)) & maskable
 
 
 def lowest(scores: Tensor, order: Tensor, count: Tensor, among: Tensor) -> Tensor:
-    """Return the `count` [B] candidates of lowest score, bool [B, L]; ties go to the first in the order.
+    """Return a mask, bool [B, L], of the `count` [B] candidates with the lowest scores; ties go to the first in order.
 
-    NaN counts as 0. `order` is the rank of each token, int64 [B, L], a permutation in each row.
+    NaN is treated as 0. `order` is the rank of each token, int64 [B, L], a permutation in each row.
     """
     scores = scores.nan_to_num().masked_fill(~among, torch.inf)
     by_order = order.argsort(-1)
-    # Stable, so that the order decides between equals; those that are not among the candidates come last.
+    # The sort is stable, so the order breaks ties; tokens that are not candidates come last.
     rising = by_order.gather(-1, scores.gather(-1, by_order).sort(dim=-1, stable=True).indices)
     rank = torch.arange(scores.shape[-1], device=scores.device)
     return torch.zeros_like(among).scatter(-1, rising, rank < count.unsqueeze(-1))

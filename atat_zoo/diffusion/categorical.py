@@ -1,9 +1,9 @@
 """Categorical sampling of tokens from log-probabilities, in float64.
 
-Sampling in float32 truncates the tail: uniforms are multiples of 2^-24, so rarer tokens are sampled never or too often,
-which amounts to a lower temperature (Zheng et al., arXiv:2409.02908). So the cumulative sum and the uniform are
-float64. One uniform per position suffices: inversion of the cumulative distribution is as exact as Gumbel-max in
-float64, and needs V times fewer random numbers.
+Sampling in float32 truncates the tail: uniform numbers are multiples of 2^-24, so rarer tokens are sampled never or too
+often, which amounts to a lower temperature (Zheng et al., arXiv:2409.02908). The cumulative sum and the uniform number
+are therefore float64. One uniform number per position suffices: inverting the cumulative distribution is as exact as
+Gumbel-max in float64, and needs V times fewer random numbers.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from atat_zoo.diffusion.randomness import to_unit
 
-# Elements that are sorted, or summed in float64, at once: a few copies of 128 MiB.
+# Number of elements that are sorted, or summed in float64, at once: a few copies of 128 MiB.
 _AT_ONCE = 1 << 24
 
 
 def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
     """Return one token per distribution, int64 [N], in 0 … V−1, determined by the distribution and a key, int64 [N].
 
-    The log-probabilities [N, V] need not be normalised, and −∞ is never drawn. The temperature is a number, or [N]; 0
-    takes the most probable token.
+    The log-probabilities [N, V] need not be normalised, and −∞ is never drawn. The temperature is a number, or [N]; at
+    0, the most probable token is taken.
     """
     if isinstance(temperature, float | int) and temperature == 0:
         return log_probs.argmax(-1)
@@ -29,7 +29,7 @@ def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> 
 
 
 def log_prob(log_probs: Tensor, tokens: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return the log-probability with which `draw` draws each token, int64 [N], in nats, float64 [N], −∞ for never.
+    """Return the log-probability, in nats, float64 [N], that `draw` draws each token, int64 [N]; −∞ if it never does.
 
     The other arguments are as in `draw`.
     """
@@ -43,7 +43,7 @@ def log_prob(log_probs: Tensor, tokens: Tensor, temperature: float | Tensor = 1.
 
 
 def _pieces(log_probs: Tensor, temperature: float | Tensor) -> Iterator[tuple[slice, float | Tensor]]:
-    """Yield slices of the N rows, at least one, with about `_AT_ONCE` elements each, and the temperature of each."""
+    """Yield slices of the N rows, each of at least one row and about `_AT_ONCE` elements, and their temperatures."""
     n, v = log_probs.shape
     size = max(1, _AT_ONCE // max(v, 1))
     for start in range(0, max(n, 1), size):
@@ -52,11 +52,11 @@ def _pieces(log_probs: Tensor, temperature: float | Tensor) -> Iterator[tuple[sl
 
 
 def _tempered(log_probs: Tensor, temperature: float | Tensor) -> Tensor:
-    """Return log-probabilities divided by a temperature, float64 [N, V], not normalised."""
+    """Return log-probabilities divided by a temperature, float64 [N, V], without normalising them."""
     logits = log_probs.double()
     if not isinstance(temperature, Tensor) and temperature == 1.0:
         return logits
-    # A computed temperature may be 0, at which the likeliest token would be 0/0.
+    # A computed temperature may be 0, for which the most probable token would be 0/0.
     least = torch.finfo(torch.float64).tiny
     scale = temperature.double().clamp(min=least).unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
     # Centred first: at a low temperature all of exp(log p / T) would underflow.
@@ -68,19 +68,19 @@ def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tenso
     cumulative = p.cumsum(-1)
     total = cumulative[:, -1:]
     u = to_unit(keys, torch.float64).unsqueeze(-1)
-    # u·total may round up to the total, which would select past the last token that has any probability.
+    # u·total may round up to the total, which would select past the last token with a nonzero probability.
     target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     # right=True selects the first sum above the target, so never a token of probability zero, whose sum equals the
-    # one before.
+    # previous one.
     chosen = torch.searchsorted(cumulative, target, right=True)
     if p.device.type != "cpu":
-        # A parallel sum adds in another order at each token, and a token of probability zero may gain 1e-16.
+        # A parallel sum adds in a different order at each token, and a token of probability zero may gain 1e-16.
         chosen = torch.where(p.gather(-1, chosen.clamp_(max=p.shape[-1] - 1)) > 0, chosen, p.argmax(-1, keepdim=True))
     return chosen.squeeze(-1)
 
 
 def top_k(log_probs: Tensor, k: int) -> Tensor:
-    """Return log-probabilities [N, V] with −∞ at all but the k most probable tokens, ties with the k-th included."""
+    """Return log-probabilities [N, V] that are −∞ at all but the k most probable tokens; ties with the k-th stay."""
     if k >= log_probs.shape[-1]:
         return log_probs
     least = log_probs.topk(k, dim=-1).values[:, -1:]
@@ -88,10 +88,10 @@ def top_k(log_probs: Tensor, k: int) -> Tensor:
 
 
 def nucleus(log_probs: Tensor, p: float, temperature: float = 1.0) -> Tensor:
-    """Return log-probabilities [N, V] with −∞ outside the nucleus: the smallest set with total probability p, and ties.
+    """Return log-probabilities [N, V] that are −∞ outside the nucleus, the smallest set with total probability p.
 
-    The nucleus is that of `log_probs`, which need not be normalised, divided by the temperature > 0. Values inside the
-    nucleus do not change. p is in (0, 1]; 1 excludes no token.
+    The nucleus includes ties. It is that of `log_probs`, which need not be normalised, divided by the temperature > 0.
+    Values inside the nucleus do not change. p is in (0, 1]; 1 excludes no token.
     """
     if p >= 1:
         return log_probs
@@ -104,7 +104,7 @@ def _least(log_probs: Tensor, p: float, temperature: float) -> Tensor:
     ranked = log_probs.sort(dim=-1, descending=True).values
     # Centred first: at a low temperature all of exp(log p / T) would underflow.
     probs = ((ranked - ranked[:, :1]).double() / temperature).softmax(-1)
-    # A token stays when those before it do not reach p; the first always does.
+    # A token stays if the tokens before it do not reach p; the first always stays.
     stays = (probs.cumsum(-1) - probs) < p
     stays[:, 0] = True
     return ranked.gather(-1, stays.sum(-1, keepdim=True) - 1)

@@ -26,14 +26,14 @@ class NoisedBatch:
     masked: Tensor  #: where z is m, bool [B, L]
     maskable: Tensor  #: which tokens may be masked (not padding, prompts), bool [B, L]
     t: Tensor  #: diffusion time, float32 [B], in (0, 1]
-    rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it
-    #: Probability with which each token was masked, float32 [B, L]; where it has no closed form, the row's rate
+    rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), if the noise schedule reaches it
+    #: Probability with which each token was masked, float32 [B, L]; the row's rate if this has no closed form
     p: Tensor
-    documents: Tensor | None = None  #: which tokens a token reads, as in `objectives.Batch`, int64 [B, L] or None
+    documents: Tensor | None = None  #: which tokens each token reads, as in `objectives.Batch`, int64 [B, L] or None
 
     @cached_property
     def where(self) -> tuple[Tensor, Tensor]:
-        """Row and position of the N masked tokens, int64 [N]; the host waits for the device once per batch."""
+        """Rows and positions of the N masked tokens, int64 [N]; the host waits for the device once per batch."""
         return pairs(self.masked)
 
 
@@ -41,15 +41,15 @@ class NoisedBatch:
 class NoiseLevels:
     """The mask rates of the rows of a training step, or of their blocks."""
 
-    t: Tensor  #: diffusion time, float32 [B]: that of the noise schedule for the rate, in [0, 1]
-    rate: Tensor  #: mask rate r, float32 [B], in (0, 1]; 0 where it is rounded away
-    #: 1/(r·f(r)), float32 [B], with f the density from which r is drawn: the weight of the cross-entropy in the NELBO
+    t: Tensor  #: diffusion time, float32 [B]: the time at which the noise schedule has the rate, in [0, 1]
+    rate: Tensor  #: mask rate r, float32 [B], in (0, 1]; 0 if it is rounded away
+    #: 1/(r·f(r)), float32 [B], where r is drawn from the density f: the weight of the cross-entropy in the NELBO
     weight: Tensor
 
 
 @runtime_checkable
 class StatefulComponent(Protocol):
-    """A component whose state follows the training: an `nn.Module` with its state in buffers.
+    """A component whose state follows training: an `nn.Module` with its state in buffers.
 
     The trainer sums `statistics` over micro-batches and ranks and passes the sum to `update` once per training step, so
     the state does not depend on their number.
@@ -59,7 +59,7 @@ class StatefulComponent(Protocol):
         """Return the statistics of a micro-batch from its cross-entropy in nats, float32 [B, L], 0 where not masked."""
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Update the state with the sum over the global batch; `progress` of the training is in [0, 1]."""
+        """Update the state with the sum over the global batch; `progress` of training is in [0, 1]."""
 
 
 class Denoiser(Protocol):
@@ -69,34 +69,35 @@ class Denoiser(Protocol):
     abilities: `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
     """
 
-    mask_id: int  #: m. Predictable tokens are the ids below it.
+    mask_id: int  #: m; the predictable tokens are the ids below it
     reads_time: bool = False  #: whether the prediction depends on t; false by default
-    window: int | None = None  #: maximum number of tokens that it sees at once; no limit if None, the default
-    #: Special tokens at the beginning and at the end of every full window of its training, which a window of a longer
-    #: text has, too; none by default. A `TextGenerator` sets it.
+    window: int | None = None  #: maximum number of tokens that the denoiser sees at once; None, the default: no limit
+    #: Special tokens at the beginning and at the end of every full training window, which are also added to a window of
+    #: a longer text; none by default. A `TextGenerator` sets them.
     frame: tuple[Sequence[int], Sequence[int]] = ((), ())
-    #: Tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an autoregressive
-    #: model; None, the default, for one that does not read block by block
+    #: Tokens per block, for a model that predicts a position from its own and earlier blocks; 1 for an autoregressive
+    #: model; None, the default, for a model that does not read block by block
     block_size: int | None = None
     estimates_importance: bool = False  #: whether `importance` returns a tensor; false by default
-    #: "x", the default, if it is that of a complete draft, or "z" if it is that of hidden tokens, given the text with
-    #: its masks
+    #: "x", the default, if importance is that of a complete draft, or "z" if it is that of masked tokens, given the
+    #: text with its masks
     importance_reads: Literal["x", "z"] = "x"
     gives_order_weights: bool = False  #: whether it has `predict_with_order`; false by default
     scores_visible_tokens: bool = False  #: whether it has `score_visible`; false by default
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return SUBS log-probabilities at some masked positions.
+        """Return the SUBS log-probabilities at some masked positions.
 
         Args:
             tokens: z, int64 [B, L].
-            t: diffusion time [B]; by default that of the fraction of masked tokens.
+            t: diffusion time [B]; defaults to the time that matches the fraction of masked tokens.
             where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order; used only
-                as an index `x[where]`. All N positions are masked, and none has a mask in an earlier block; see
-                `step_of`. With pairs the caller checks this, because a check would wait for the device at every step.
+                as an index `x[where]`. All N positions must be masked, and none may have a mask in an earlier block
+                (see `step_of`). Given pairs, the caller checks this, because a check would wait for the device at every
+                step.
 
         Returns:
-            float32 or float64 [N, V], in row-major order; each row sums to 1 in probability.
+            float32 or float64 [N, V], in row-major order; the probabilities of each row sum to 1.
         """
 
     def time_at(self, rate: Tensor) -> Tensor:
@@ -104,65 +105,65 @@ class Denoiser(Protocol):
         return rate
 
     def step_of(self, position: Tensor) -> Tensor | None:
-        """Return the step in which each position can be predicted, int64; None for a model without a fixed order.
+        """Return the step in which each position can be predicted, int64, or None for a model without a fixed order.
 
-        The step is the number of the block. A position can be predicted once all earlier blocks are complete.
+        The step is the index of the block. A position can be predicted once all earlier blocks are complete.
         """
         return None if self.block_size is None else position // self.block_size
 
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the importance of tokens, [B, L] in [0, 1]; None, the default, without an estimator.
+        """Return the importance of tokens, [B, L] in [0, 1], or None (the default) without an estimator.
 
         Args:
-            tokens: a draft without masks; or z, if `importance_reads` says so; int64 [B, L].
+            tokens: int64 [B, L]; a draft without masks, or z if `importance_reads` is "z".
             masked: which tokens are masked in z, bool [B, L].
         """
         return None
 
     def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [N, V] and log ŵ [N] by one forward pass; position i is next with p = ŵ_i / Ŵ."""
+        """Return log-probabilities [N, V] and log ŵ [N] from one forward pass; position i is next with p = ŵ_i/Ŵ."""
         raise _unable("gives no order weights")
 
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [N, V], and log p_θ of M visible tokens [M], by one forward pass.
+        """Return log-probabilities [N, V], and log p_θ [M] of M visible tokens, from one forward pass.
 
-        The network sees those tokens; the scores are the head's distribution there, before SUBS replaces it.
+        The network sees those tokens; their scores come from the head's distribution, before SUBS replaces it.
         """
         raise _unable("does not score visible tokens")
 
     def begin(self, batch: int, window: int) -> BlockDecoder:
-        """Return a decoder of B empty sequences; `window` is the maximum number of tokens seen at once.
+        """Return a decoder for B empty sequences; `window` is the maximum number of tokens seen at once.
 
-        Only for models with a `block_size`.
+        This is only for models with a `block_size`.
         """
         raise _unable("does not read block by block")
 
     def begin_generation(self, tokens: Tensor) -> Denoiser:
-        """Return the denoiser for a generation that starts from z, int64 [B, L]; by default the denoiser itself.
+        """Return the denoiser for a generation that starts from z, int64 [B, L]; by default, the denoiser itself.
 
-        A denoiser whose predictions depend on the order of unmasking returns one that records the order and caches
+        If its predictions depend on the order of unmasking, the denoiser returns one that records the order and caches
         results.
         """
         return self
 
     def select(self, rows: Tensor) -> Denoiser:
-        """Return the denoiser of the given rows of the batch, int64 [A]; by default the denoiser itself."""
+        """Return the denoiser for the given rows of the batch, int64 [A]; by default, the denoiser itself."""
         return self
 
 
 def _unable(what: str) -> NotImplementedError:
-    return NotImplementedError(f"this denoiser {what}")  # raised by its name, it would make a method abstract
+    return NotImplementedError(f"this denoiser {what}")  # a literal `raise NotImplementedError` would look abstract
 
 
 class BlockDecoder(Denoiser, Protocol):
     """A decoder of the next block, for a batch of sequences whose earlier blocks it has read.
 
-    It caches the keys and values of finished blocks, so each is read once. As a denoiser it takes only the tokens of
-    the next block, int64 [B, S].
+    It caches the keys and values of finished blocks, so each block is read once. As a denoiser, it takes only the
+    tokens of the next block, int64 [B, S].
     """
 
     def read(self, tokens: Tensor) -> None:
         """Read n finished blocks, int64 [B, n · S], and move on to the next one."""
 
     def select(self, rows: Tensor) -> BlockDecoder:
-        """Return the decoder of the given rows, int64 [A]."""
+        """Return the decoder for the given rows, int64 [A]."""

@@ -1,6 +1,6 @@
-"""`Step`: one decoding step of a sampler, the input of its components.
+"""`Step`: one decoding step of a sampler, which is the input of the sampler's components.
 
-Legend: B rows in the batch, A rows that take part in this step, L positions,
+Shapes: B rows in the batch, A rows that take part in this step, L positions,
 N open positions of those rows in row-major order, V predictable tokens.
 """
 
@@ -21,45 +21,45 @@ from atat_zoo.diffusion.randomness import fold, stream, uniform
 class Step:
     """One decoding step of a sampler, for the rows that take part in it.
 
-    A component names in `needs` the optional fields that it reads; the loop fills these and leaves the others None, so
-    nothing is computed unnecessarily. Rows that skip a step (finished, or without positions to unmask) are not in it.
+    A component lists in `needs` the optional fields that it reads; the loop fills these and leaves all others None, so
+    nothing is computed unnecessarily. Rows that skip a step (finished, or without positions to unmask) are left out.
     """
 
     number: int  #: k, counted from 0 over the run, the same for all rows
     final: bool  #: whether this step fills all open positions
     batch: int  #: B, rows in the batch
-    rows: Tensor  #: the numbers of these rows in the batch, int64 [A]
+    rows: Tensor  #: the indices of these rows in the batch, int64 [A]
     tokens: Tensor  #: z, int64 [A, L]
     open: Tensor  #: masked positions that may be filled, bool [A, L]
-    free: Tensor  #: positions that were open at the start: all others are given, bool [A, L]
+    free: Tensor  #: positions that were open at the start, bool [A, L]; all others are given
     total: Tensor  #: number of positions open at the start, int64 [A], on the CPU
     remaining: Tensor  #: number of open positions, int64 [A], on the CPU
-    max_steps: Tensor  #: the largest number of steps that the tokens per step allows this row, int64 [A], on the CPU
-    seeds: Tensor  #: a row's seed, int64 [A]
-    host_seeds: Tensor  #: the same on the CPU, for parts that decide without reading from the device
-    #: Tensors [batch, …] that a part stores between steps under its own names; index them with `rows`
+    max_steps: Tensor  #: maximum number of steps that the tokens per step allow for this row, int64 [A], on the CPU
+    seeds: Tensor  #: the seed of each row, int64 [A]
+    host_seeds: Tensor  #: the seeds on the CPU, for components that decide without reading from the device
+    #: Tensors [batch, …] that a component stores between steps under its own names; index them with `rows`
     memory: dict[str, Tensor]
-    denoiser: Denoiser  #: the denoiser, for parts that need more than its distributions
-    #: Expected share of masked tokens before and after this step, if the tokens per step has a grid
+    denoiser: Denoiser  #: the denoiser, for components that need more than its distributions
+    #: Expected fraction of masked tokens before and after this step, if the tokens per step follow a grid
     rates: tuple[float, float] | None = None
-    #: Share of visible tokens that the remasking will hide and for which the tokens per step compensates
+    #: Fraction of visible tokens that remasking will hide and for which the tokens per step compensate
     remask_rate: float | Tensor = 0.0
     log_probs: Tensor | None = None  #: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
     #: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
     order_weights: Tensor | None = None
-    #: needs "importance". Of a draft's tokens or of the hidden ones, see `Denoiser.importance_reads`, float [A, L] in
-    #: [0, 1], or None if there is no estimator.
+    #: needs "importance". Importance of a draft's tokens or of the masked ones (see `Denoiser.importance_reads`),
+    #: float [A, L] in [0, 1], or None if there is no estimator.
     importance: Tensor | None = None
-    #: needs "drawn". A token for each open position, of which the chosen ones stay, int64 [N].
+    #: needs "drawn". A token for each open position, int64 [N]; only the tokens at the chosen positions are kept.
     drawn: Tensor | None = None
-    drawn_log_probs: Tensor | None = None  #: needs "drawn". Its log-probability under p_θ, [N].
-    #: needs "history". Mean over open positions of max p_θ, one column per evaluation, the latest last, NaN for missing
-    #: evaluations, float64 [A, K].
+    drawn_log_probs: Tensor | None = None  #: needs "drawn". The log-probability of that token under p_θ, [N].
+    #: needs "history". Mean of max p_θ over open positions, float64 [A, K]: one column per forward pass, the latest
+    #: last; NaN for missing forward passes.
     history: Tensor | None = None
-    #: needs "confidence". p_θ of the tokens drawn so far when they were drawn; 1 elsewhere, [A, L]. With "rescored"
-    #: among the needs too, p_θ of them by the row's latest evaluation, which saw them.
+    #: needs "confidence". p_θ of the tokens drawn so far, at the time of drawing; 1 elsewhere, [A, L]. If the needs
+    #: also list "rescored", p_θ of these tokens from the row's latest forward pass, which saw them.
     confidence: Tensor | None = None
-    #: Open positions sorted by the order, then the others, int64 [A, L]; set for tokens per step with `needs`
+    #: Open positions sorted by the order, followed by all others, int64 [A, L]; set for tokens per step with `needs`
     ranking: Tensor | None = None
     fresh: Tensor | None = None  #: positions drawn in this step, bool [A, L]; set for remasking
     _measured: list[tuple[object, Tensor]] = attrs.field(factory=list, init=False)
@@ -72,13 +72,13 @@ class Step:
 
     @property
     def where(self) -> tuple[Tensor, Tensor]:
-        """Rows (of this step) and positions of the open positions, int64 [N] each, without waiting for the device."""
+        """Rows (of this step) and positions of the open positions, each int64 [N], without waiting for the device."""
         if self._where is None:
             self._where = positions(self.open, self.remaining)
         return self._where
 
     def among_open(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """Return the indices of M positions among the N open ones, int64 [M], from their rows and positions [M]."""
+        """Return the indices of M positions among the N open ones, int64 [M], from their rows [M] and positions [M]."""
         number = self.open.flatten().cumsum(0) - 1
         return number[rows * self.open.shape[1] + positions]
 
@@ -87,17 +87,17 @@ class Step:
         return fold(self.seeds, stream(self.number, purpose))
 
     def uniform(self, purpose: str) -> Tensor:
-        """Return uniforms in [0, 1) for one purpose in this step, float64 [A, L]."""
+        """Return uniform random numbers in [0, 1) for one purpose in this step, float64 [A, L]."""
         return uniform(self.keys(purpose), self.open.shape[1], torch.float64)
 
     def host_keys(self, purpose: str) -> Tensor:
-        """Return the keys of `keys` on the CPU."""
+        """Return the same keys as `keys`, on the CPU."""
         return fold(self.host_seeds, stream(self.number, purpose))
 
     def distributions(self) -> Tensor:
-        """Return `log_probs` [N, V], or raise `RuntimeError` if the component does not name it in `needs`."""
+        """Return `log_probs` [N, V], or raise `RuntimeError` if the component's `needs` do not list it."""
         if self.log_probs is None:
-            raise RuntimeError("a component reads the distributions without naming log_probs in its needs; add it")
+            raise RuntimeError("a component reads the distributions, but its needs do not list log_probs; add it")
         return self.log_probs
 
     def spread(self, values: Tensor, fill: float = 0.0) -> Tensor:
@@ -106,11 +106,11 @@ class Step:
         return dense.masked_scatter_(self.open, values)
 
     def mean_open(self, dense: Tensor) -> Tensor:
-        """Return the mean over each row's open positions, [A], of values [A, L] that are 0 elsewhere."""
+        """Return the mean [A] over each row's open positions of values [A, L] that are 0 elsewhere."""
         return dense.sum(1) / self.open.sum(1).clamp(min=1)
 
     def measure(self, metric: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return an uncertainty metric of the distributions, [A, L], 0 where not open.
+        """Return an uncertainty metric of the distributions, [A, L], which is 0 where not open.
 
         The decoding order, tokens per step and stopping rule often share a metric, which is computed once.
         """
@@ -122,7 +122,7 @@ class Step:
         return value
 
     def select(self, which: Tensor) -> Step:
-        """Return the step restricted to some of its rows, given by their indices, int64 on the CPU."""
+        """Return the step restricted to some of its rows; `which` are their indices, int64 on the CPU."""
         there = which.to(self.tokens.device, non_blocking=True)
         changes = {name: getattr(self, name)[there] for name in ("rows", "tokens", "open", "free", "seeds")}
         changes |= {name: getattr(self, name)[which] for name in ("total", "remaining", "max_steps", "host_seeds")}

@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of (seed, step, row) and not of torch's global generator."""
+"""Dropout whose mask depends on (seed, step, row), not on torch's global generator."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from atat_zoo.system.devices import move_to
 
 
 class Dropout(nn.Module):
-    """Dropout with probability p, by keys that `set_keys` sets for each micro-batch.
+    """Dropout with probability p, drawn from keys that `set_keys` sets for each micro-batch.
 
     Each 32 bits decide two entries, so p is rounded to 1/65536; the scale uses the rounded p, so the expectation is
     exact.
@@ -25,7 +25,7 @@ class Dropout(nn.Module):
 
     @property
     def drops(self) -> bool:
-        """Whether the layer drops anything, in training and with p > 0."""
+        """Whether the layer drops anything, that is, during training with p > 0."""
         return self.training and self.threshold > 0
 
     def number(self, calls: int) -> int:
@@ -36,9 +36,9 @@ class Dropout(nn.Module):
         return first
 
     def forward(self, x: Tensor, call: int | None = None, keys: Tensor | None = None) -> Tensor:
-        """Return x [B, …], with entries dropped in training.
+        """Return x [B, …] with entries dropped during training.
 
-        `call` defaults to the next number, and `keys` [B] to those set by `set_keys`; activation checkpointing passes
+        `call` defaults to the next number, and `keys` [B] to those from `set_keys`; activation checkpointing passes
         both.
         """
         if not self.drops:
@@ -57,7 +57,7 @@ class Dropout(nn.Module):
 
 
 class _Masked(torch.autograd.Function):
-    """Dropout for `torch.compile`, fused with its consumer: the backward pass draws the mask again."""
+    """Dropout for `torch.compile`, fused with the next operation: the backward pass draws the mask again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keys: Tensor, call: int, threshold: int) -> Tensor:
@@ -68,13 +68,13 @@ class _Masked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (keys,) = ctx.saved_tensors
-        # Negated twice they are other operations to torch, which else takes the mask for the same and keeps it.
+        # Negated twice, these are different operations to torch, which otherwise would recognise the mask and keep it.
         retained = _retained(keys.neg().neg(), ctx.call, gradient[0].numel(), ctx.threshold)
         return _scaled(gradient, retained, ctx.threshold), None, None, None
 
 
 def _retained(keys: Tensor, call: int, entries: int, threshold: int) -> Tensor:
-    """Return the mask by bit shifts, which fuse; a view of the bits as another dtype would not."""
+    """Return the mask from bit shifts, which can be fused; viewing the bits as a different dtype could not."""
     bits = bits32(fold(keys, call), (entries + 1) // 2)
     shifts = torch.arange(0, 32, 16, device=keys.device, dtype=torch.int32)
     return ((bits[..., None] >> shifts).flatten(1)[:, :entries] & 0xFFFF ^ 0x8000) >= threshold
@@ -95,7 +95,7 @@ def set_keys(module: nn.Module, keys: Tensor) -> None:
 
 
 def groups_of_sequences(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield groups of a micro-batch's rows, int64 [A], with their keys set: a row draws the same in any group."""
+    """Yield groups of a micro-batch's rows, int64 [A], and set their keys: a row draws the same in any group."""
     drops = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
     before = {layer: (layer.keys, layer._call) for layer in drops}
     for rows in groups:

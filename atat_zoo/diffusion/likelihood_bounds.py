@@ -2,10 +2,10 @@
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
-A bound is a sequence of weighted masks, over which `average` takes the mean of any score of the masked tokens.
-`exact_k` and `continuous_t` draw the masks; `enumerate_masks` uses all of them, for short sequences. The three agree
-within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, which differs for each T. Legend: B
-sequences, L tokens, N masked ones, n a sequence's maskable ones.
+A bound is a sequence of weighted masks; `average` returns the mean of any score of the masked tokens over these masks.
+`exact_k` and `continuous_t` draw the masks; `enumerate_masks` uses all masks, for short sequences. The three agree
+within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, which differs for each T. Shapes: B
+sequences, L tokens, N masked tokens, n maskable tokens in a sequence.
 """
 
 import math
@@ -18,9 +18,9 @@ from torch import Tensor
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
-# (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) at the N masked positions, nats, [N].
+# (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) at the N masked positions, in nats [N].
 CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
-# The same arguments → any number of scores by name, each [N].
+# The same arguments → a dict of any number of scores, each [N].
 Scores = Callable[[Tensor, Tensor | None, Tensor, Tensor], Mapping[str, Tensor]]
 # A function of times or of mask rates, [B].
 Schedule = Callable[[Tensor], Tensor]
@@ -31,8 +31,8 @@ class WeightedMask:
     """A mask for every sequence of a batch, with its weight in the average."""
 
     masked: Tensor  #: bool [B, L]
-    #: Of the summed scores of the masked tokens, [B], or of each token, [B, L]. Its expected sum over the masked tokens
-    #: is n, so that a score of 1 averages to n.
+    #: Weight of the summed scores of the masked tokens, [B], or of each token's score, [B, L]. The expected sum of the
+    #: weights over the masked tokens is n, so a score of 1 averages to n.
     weight: Tensor
     t: Tensor | None  #: diffusion time for a denoiser that reads it, [B], or None
 
@@ -48,19 +48,19 @@ class Estimate:
     """The average of a score over the masks of a bound; for the cross-entropy, this is the bound."""
 
     contribution: Tensor  #: the term of each token, in nats for a bound, float64 [B, L]
-    #: A token's weights summed over the masks that hide it, divided by the number of masks, float64 [B, L]
+    #: The sum of a token's weights over the masks that hide it, divided by the number of masks, float64 [B, L]
     weight: Tensor
     loss_sum: Tensor  #: the score summed over the draws in which a token was masked, float64 [B, L]
-    loss_count: Tensor  #: number of draws in which it was masked, int64 [B, L]
+    loss_count: Tensor  #: number of draws in which the token was masked, int64 [B, L]
 
     @property
     def nelbo(self) -> Tensor:
-        """The bound on −log p(x), nats, float64 [B]."""
+        """The bound on −log p(x), in nats, float64 [B]."""
         return self.contribution.sum(1)
 
 
 def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int) -> dict[str, Estimate]:
-    """Return the mean of weight · score over at least one mask, for each score by name; x is int64 [B, L]."""
+    """Return a dict with the mean of weight · score over the masks (at least one) for each score; x is int64 [B, L]."""
     every = list(masks)
     estimates: dict[str, Estimate] = {}
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -91,15 +91,15 @@ def from_denoiser(denoise: Denoiser) -> CrossEntropy:
 
 
 def exact_k(maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule) -> Iterator[WeightedMask]:
-    """Yield masks of exactly k tokens with k uniform on {1 … n}: weight n/k.
+    """Yield masks of exactly k tokens, with k uniform on {1 … n} and weight n/k.
 
     k is stratified over the draws of a sequence: k = 1 + ⌊n·(u + j)/draws⌋.
 
     Args:
         maskable: bool [B, L].
         keys: one key per sequence, int64 [B], which determines its masks, so two models see the same masks.
-        draws: masks per sequence.
-        time_at: maps a mask rate to t, for a time-conditioned denoiser: t = time_at(k/n) is a function of z.
+        draws: number of masks per sequence.
+        time_at: maps a mask rate to t for a time-conditioned denoiser; t = time_at(k/n) is a function of z.
     """
     n = maskable.sum(1)
     for j, k in enumerate(counts(n, keys, draws)):
@@ -120,7 +120,7 @@ def counts(n: Tensor, keys: Tensor, draws: int) -> Iterator[Tensor]:
 
 
 def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
-    """Return the rank of each token in a uniformly random order of maskable tokens, int64 [B, L]; others last."""
+    """Return the rank of each token, int64 [B, L], in a uniformly random order of maskable tokens; others come last."""
     unit = to_unit(fold(keys[:, None], torch.arange(maskable.shape[1], device=maskable.device)), torch.float64)
     return unit.masked_fill(~maskable, 2.0).argsort(1).argsort(1)
 
@@ -130,9 +130,9 @@ def continuous_t(
 ) -> Iterator[WeightedMask]:
     """Yield Bernoulli masks at times stratified over a sequence's draws, t_j = 1 − ((u + j)/draws).
 
-    Stratification is per sequence, not per batch: sequences stay independent, so the standard error over sequences is
-    valid and no result depends on the batch. The variance diverges logarithmically at t → 0, which is harmless only for
-    long sequences. The arguments are those of `exact_k`, α(t) and the weight −α'(t)/(1 − α(t)).
+    Stratification is per sequence, not per batch, so sequences stay independent, the standard error over sequences is
+    valid, and no result depends on the batch. The variance diverges logarithmically at t → 0, which is harmless only
+    for long sequences. The arguments are those of `exact_k`, α(t) and the weight −α'(t)/(1 − α(t)).
     """
     u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
     for j in range(draws):
@@ -143,11 +143,11 @@ def continuous_t(
 def clipped_t(
     maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, least: float, most: float, batch: int
 ) -> Iterator[WeightedMask]:
-    """Yield Bernoulli masks at t uniform on [ε, 1], ε = `least`: probability `most`·t, weight 1/t.
+    """Yield Bernoulli masks with probability `most`·t and weight 1/t, with t uniform on [ε, 1] and ε = `least`.
 
-    In each group of `batch` consecutive rows, row i has its t in stratum i, so a row's masks depend on its place; the
-    last group may be smaller. The weights of the masked tokens sum to `most`·n on average, and the contribution of t <
-    ε is omitted. Arguments as for `exact_k`.
+    In each group of `batch` consecutive rows, row i has its t in stratum i, so the masks of a row depend on its place;
+    the last group may be smaller. The weights of the masked tokens sum to `most`·n on average, and the contribution of
+    t < ε is omitted. The arguments are as for `exact_k`.
     """
     place = torch.arange(len(keys), device=keys.device)
     group = (len(keys) - place // batch * batch).clamp(max=batch)
@@ -163,8 +163,8 @@ def discrete_t(
 ) -> Iterator[WeightedMask]:
     """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
 
-    With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the draws of a sequence. Each T gives
-    another bound, whose exponential is not called perplexity. The arguments are those of `exact_k`, α(t) and T.
+    With α(0) = 1, the term i = 1 is the reconstruction. i is stratified over the draws of a sequence. Each T gives a
+    different bound, whose exponential is not called perplexity. The arguments are those of `exact_k`, α(t) and T.
     """
     for j, i in enumerate(counts(torch.full_like(keys, steps), keys, draws)):
         weight = steps * unmask_probability(i, steps, alpha)
@@ -172,13 +172,13 @@ def discrete_t(
 
 
 def unmask_probability(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
-    """Return β_i, the probability with which a masked token is revealed between t = i/T and (i − 1)/T, float64."""
+    """Return β_i, the probability that a masked token is revealed between t = i/T and (i − 1)/T, float64."""
     before, after = (alpha(j.double() / steps) for j in (i, i - 1))
     return (after - before) / (1 - before)
 
 
 def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, time_at: Schedule) -> WeightedMask:
-    """Mask each token with probability `rate` [B]; the denoiser's t is that of the fraction of masked tokens."""
+    """Mask each token with probability `rate` [B]; the denoiser's t follows from the fraction of masked tokens."""
     masked = (uniform(keys, maskable.shape[1], torch.float64) < rate[:, None]) & maskable
     share = masked.sum(1) / maskable.sum(1).clamp(min=1)
     return WeightedMask(masked=masked, weight=weight, t=time_at(share.float()))

@@ -1,7 +1,7 @@
-"""Positions of a batch: as a mask, or as rows and positions, for which the host never waits for the device.
+"""Positions of a batch, given as a mask or as rows and positions, for which the host never waits for the device.
 
 `mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of the result depends on data. If the
-host knows the number of true entries, it need not wait. Legend: B rows, L positions, N true entries.
+host knows the number of true entries, it need not wait. Shapes: B rows, L positions, N true entries.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor
 
-# A bool [B, L], or row and position of N entries, int64 [N] each, in row-major order; `x[where]` is the same for both.
+# A bool [B, L], or rows and positions of N entries, int64 [N] each, in row-major order; `x[where]` is equal for both.
 Where: TypeAlias = "Tensor | tuple[Tensor, Tensor]"
 
 
 def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Return row and position, int64 [N], of the true entries of `which`, bool [B, L], in row-major order.
+    """Return the rows and positions, int64 [N], of the true entries of `which`, bool [B, L], in row-major order.
 
-    It does not wait for the device: `count`, int64 [B], is the number of true entries in each row, on the CPU.
+    The host does not wait for the device: `count`, int64 [B], is the number of true entries per row, on the CPU.
     """
     # Stable: true entries come first and stay in their order.
     order = which.flatten().sort(descending=True, stable=True).indices[: int(count.sum())]
@@ -34,7 +34,7 @@ def document_starts(documents: Tensor) -> Tensor:
 
 
 def positions_in_documents(documents: Tensor) -> Tensor:
-    """Return the position of each token in its document, from 0, given document numbers, int64 [B, L]."""
+    """Return the position of each token in its document, starting at 0, from document numbers, int64 [B, L]."""
     import torch
 
     position = torch.arange(documents.shape[1], device=documents.device)
@@ -43,7 +43,7 @@ def positions_in_documents(documents: Tensor) -> Tensor:
 
 
 def pairs(where: Where) -> tuple[Tensor, Tensor]:
-    """Return rows and positions from either form; for a mask the host waits for the device."""
+    """Return rows and positions from either form; for a mask, the host waits for the device."""
     if isinstance(where, tuple):
         return where
     row, position = where.nonzero().unbind(1)

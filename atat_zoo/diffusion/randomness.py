@@ -1,11 +1,11 @@
 """Counter-based random numbers: every draw is a function of (seed, stream, counter).
 
 A key is one int64 per row, derived from the seed, the name of the purpose and the row number; it determines any number
-of uniforms. Without a generator state, resuming, the number of ranks, the micro-batch size and the other rows of a
-batch do not change a row's draws. Integer arithmetic is exact, so CPU and GPU draw the same numbers.
+of uniform numbers. There is no generator state, so resuming, the number of ranks, the micro-batch size and the other
+rows of a batch do not change a row's draws. Integer arithmetic is exact, so CPU and GPU draw the same numbers.
 
 The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the constants of Stafford's variant 13, as
-SplitMix64 uses it (Steele et al., OOPSLA 2014), on the Weyl sequence of the golden ratio.
+in SplitMix64 (Steele et al., OOPSLA 2014), applied to the Weyl sequence of the golden ratio.
 """
 
 from collections.abc import Iterable
@@ -27,19 +27,19 @@ def _signed(value: int) -> int:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Return a logical right shift; torch shifts int64 arithmetically."""
+    """Return a logical right shift, since torch shifts int64 arithmetically."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def mix(x: Tensor) -> Tensor:
-    """Return scrambled int64, in which each input bit flips each output bit half of the time."""
+    """Return scrambled int64 numbers, in which each input bit flips each output bit half of the time."""
     x = (x ^ _shift(x, 30)) * _signed(_MUL_1)
     x = (x ^ _shift(x, 27)) * _signed(_MUL_2)
     return x ^ _shift(x, 31)
 
 
 def mix_int(x: int) -> int:
-    """Return `mix` of one Python integer, as an int64."""
+    """Return `mix` of a Python integer, as an int64."""
     x &= _ALL
     x = ((x ^ (x >> 30)) * _MUL_1) & _ALL
     x = ((x ^ (x >> 27)) * _MUL_2) & _ALL
@@ -47,7 +47,7 @@ def mix_int(x: int) -> int:
 
 
 def bits32(keys: Tensor, count: int) -> Tensor:
-    """Return 32 random bits for each key and counter, int32, `keys.shape + (count,)`; fast enough for dropout.
+    """Return 32 random bits for each key and counter, int32 `keys.shape + (count,)`; fast enough for dropout.
 
     Counters, spread by the golden ratio from the key's low half, are scrambled by Wellons' lowbias32 and combined with
     its high half. This takes a fraction of the instructions of `mix`, so on a GPU memory traffic hides it.
@@ -73,7 +73,7 @@ def sequence_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
 
 
 def fold(keys: Tensor, counters: Tensor | int) -> Tensor:
-    """Return new keys from keys and numbers (a step, a draw, a position); they broadcast.
+    """Return new keys from keys and numbers (a step, a draw, a position), which are broadcast.
 
     A number and a tensor with that value give the same keys.
     """
@@ -83,7 +83,7 @@ def fold(keys: Tensor, counters: Tensor | int) -> Tensor:
 
 
 def uniform(keys: Tensor, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return uniforms in [0, 1), `keys.shape + (count,)`: 24 bits in float32, 53 in float64."""
+    """Return uniform numbers in [0, 1), `keys.shape + (count,)`, with 24 bits in float32 and 53 in float64."""
     counters = torch.arange(count, device=keys.device, dtype=torch.int64)
     return to_unit(fold(keys.unsqueeze(-1), counters), dtype)
 
@@ -98,7 +98,7 @@ def to_unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 def interval_index(unit: Tensor, ends: Iterable[float]) -> Tensor:
     """Return the index of the interval of [0, 1) that contains each value, int64; `ends` are the interior boundaries.
 
-    The ends are numbers, because copying a tensor to the device would make the host wait.
+    The ends are Python numbers, because copying a tensor to the device would make the host wait.
     """
     part = torch.zeros_like(unit, dtype=torch.int64)
     for end in ends:
@@ -109,12 +109,12 @@ def interval_index(unit: Tensor, ends: Iterable[float]) -> Tensor:
 def stratified(keys: Tensor | int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return (u + row/rows) mod 1 with one u in [0, 1) for all rows: low-discrepancy times over a batch.
 
-    Each of `rows` equal intervals of [0, 1) gets one row, and each row by itself is uniform on [0, 1) (Kingma et al.,
+    Each of `rows` equal intervals of [0, 1) gets one row, and each single row is uniform on [0, 1) (Kingma et al.,
     Variational Diffusion Models, 2021, appendix I.1). u is a function of the keys, a number or int64 [B]; `row`, int64
-    [B], is the row number in a batch of `rows`.
+    [B], is the index of each row in a batch of `rows`.
     """
     if isinstance(keys, int):
         keys = torch.tensor(mix_int(keys), device=row.device)
     unit = (to_unit(keys, torch.float64) + row.to(torch.float64) / rows) % 1.0
-    # Below 1 also where float32 would round up to it.
+    # The result stays below 1 even where float32 would round up to 1.
     return unit.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Return ranks 0 … n−1 of a vector, ties averaged, float64 [n]."""
+    """Return the ranks 0 … n−1 of a vector, float64 [n]; ties get their mean rank."""
     _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double() - 1
     ranks: Tensor = (last - (counts.double() - 1) / 2)[inverse]
@@ -13,7 +13,7 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
-    """Return Spearman's ρ of two vectors; NaN when one of them is constant or has fewer than 2 values."""
+    """Return Spearman's ρ of two vectors; NaN if either is constant or has fewer than 2 values."""
     if len(a) < 2:
         return float("nan")
     x, y = (average_ranks(v) for v in (a, b))
@@ -25,9 +25,9 @@ def spearman(a: Tensor, b: Tensor) -> float:
 def spearman_by_chance(ids: Tensor, values: Tensor) -> float:
     """Return the standard error of ρ between `values`, [N], and one random number per distinct id, int64 [N].
 
-    An untrained estimator gives equal tokens about the same importance. Its rank correlation with the loss then has the
-    standard error SE² = Σ_v p_v² (r̄_v − r̄)² / Var r, with p_v the share of id v, and r̄_v the mean rank of its
-    values. It is 1/√N if all ids differ. NaN for fewer than 2 values, or equal ones.
+    An untrained estimator gives identical tokens about the same importance. Its rank correlation with the loss then has
+    the standard error SE² = Σ_v p_v² (r̄_v − r̄)² / Var r, where p_v is the share of id v, and r̄_v is the mean rank of
+    its values. This is 1/√N if all ids differ. The result is NaN for fewer than 2 values or identical values.
     """
     if len(values) < 2:
         return float("nan")
@@ -40,7 +40,7 @@ def spearman_by_chance(ids: Tensor, values: Tensor) -> float:
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> tuple[float, float]:
-    """Return Σa / Σb and its standard error over the entries, by the delta method."""
+    """Return Σa / Σb and its standard error over the entries, from the delta method."""
     a, b = numerator.double(), denominator.double()
     count = len(a)
     value = a.sum() / b.sum()

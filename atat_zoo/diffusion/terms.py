@@ -1,6 +1,6 @@
 """Words as tokens: their encodings, and their occurrences in sequences.
 
-Legend: B rows, L positions, V tokens, W windows of a row, F forms of n pieces, U distinct pieces of all forms.
+Shapes: B rows, L positions, V tokens, W windows in a row, F forms of n pieces, U distinct pieces of all forms.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Form = tuple[int, ...]  # the tokens of one encoding of a word
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
 
-    Raises a `UserError` for a word that is empty, or that the tokenizer cannot encode, or encodes only letter by
+    Raises a `UserError` for a word that is empty, that the tokenizer cannot encode, or that it encodes only letter by
     letter.
     """
     bare = word.strip()
     if not bare:
-        raise UserError(f"{word!r} is not a word; name one with letters, or leave it out")
+        raise UserError(f"{word!r} is not a word; pass one with letters, or leave it out")
     texts = [before + text for text in (bare, bare[0].upper() + bare[1:]) for before in (" ", "")]
     forms = list(dict.fromkeys(form for text in texts if (form := _written(tokenizer, text))))
     if not forms:
@@ -44,7 +44,7 @@ def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
 
 
 def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
-    """Return the ids of a text, or None if they do not decode to the same text."""
+    """Return the token ids of a text, or None if they do not decode to the same text."""
     try:
         ids = tokenizer.encode(text)
     except UserError:
@@ -56,15 +56,15 @@ def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
 class Terms:
     """A matcher that finds words, in the forms of `forms_of`, and token ids in sequences of tokens.
 
-    A word begins where the previous token does not end in a letter, or where its own first token begins a word, like "
-    war". It ends where the next token does not continue it: "war" matches neither "forward" nor "wars".
+    A word begins where the previous token does not end in a letter, or where the word's own first token begins a word,
+    like " war". It ends where the next token does not continue it: "war" matches neither "forward" nor "wars".
 
     Args:
-        tokenizer: text to ids; the mask is its `vocabulary_size`.
-        words: a `UserError` is raised if one cannot be encoded.
-        tokens: ids that match in any position.
+        tokenizer: maps text to ids; the mask id is its `vocabulary_size`.
+        words: words to find; a `UserError` is raised if one cannot be encoded.
+        tokens: ids that match at any position.
         longest: the length of a sequence; a `UserError` is raised for a longer word.
-        key: name of the words in an experiment, for messages; the ids are called its `tokens`.
+        key: the experiment's key for the words, used in messages; the key for the ids ends in `tokens` instead.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Terms:
         key: str = "words",
     ) -> None:
         self.mask_id = tokenizer.vocabulary_size
-        self.forms: dict[Form, bool] = {}  # and whether it also counts inside other words, as a bare token does
+        self.forms: dict[Form, bool] = {}  # and whether the form also matches inside other words, like a bare token
         for word in words:
             try:
                 possible = forms_of(tokenizer, word)
@@ -85,7 +85,7 @@ class Terms:
                 raise UserError(f"{key}: {error}") from None
             least = min(map(len, possible))
             if longest is not None and least > longest:
-                raise UserError(f"{key}: {word!r} takes {least} tokens, and a sequence has {longest}; leave it out")
+                raise UserError(f"{key}: {word!r} takes {least} tokens, but a sequence has {longest}; leave it out")
             self.forms |= {form: False for form in possible if longest is None or len(form) <= longest}
         for token in tokens:
             if not 0 <= token < self.mask_id:
@@ -105,18 +105,19 @@ class Terms:
     def gains(self, tokens: Tensor) -> Tensor:
         """Return the fraction of a word that each piece would add, float32 [B, L, U] in [0, 1], for z, int64 [B, L].
 
-        In a window where all m visible tokens match a form of n pieces, each piece at its masked position gains (m +
-        1)/n; the largest gain over all forms counts. The potential of a window is (visible pieces)/n, and 0 once a
-        token does not match. The gain of a piece is the potential that it leads to, (m + 1)/n, relative to a token that
-        does not match. A complete word has gained 1 in total, in any order of its pieces, and an incomplete one 0.
+        In a window where all m visible tokens match a form of n pieces, each piece at its masked position gains
+        (m + 1)/n; the largest gain over all forms is used. The potential of a window is (visible pieces)/n, and 0 once
+        a token does not match. The gain of a piece is the potential to which it leads, (m + 1)/n, relative to a token
+        that does not match. A complete word has gained 1 in total, whatever the order of its pieces, and an incomplete
+        word 0.
         """
         return self._over_rows(tokens, self._gains_of)
 
     def forbidden(self, tokens: Tensor) -> Tensor:
-        """Return which pieces must not be sampled, so that no word is completed, bool [B, L, U].
+        """Return the pieces that must not be sampled, so that no word is completed, bool [B, L, U].
 
-        For each window that matches a form so far, this is the piece at its last masked position: without it the word
-        cannot be completed, however many positions are sampled at once.
+        For each window that has matched a form so far, this is the piece at its last masked position: without this
+        piece, the word cannot be completed, however many positions are sampled at once.
         """
         return self._over_rows(tokens, self._forbidden_of) > 0
 
@@ -135,7 +136,7 @@ class Terms:
         return there
 
     def _over_rows(self, tokens: Tensor, of: Callable[[Tensor, _Group], Iterator[tuple[int, Tensor]]]) -> Tensor:
-        """Return the largest value of all forms for each piece at each position, float32 [B, L, U].
+        """Return the largest value over all forms for each piece at each position, float32 [B, L, U].
 
         `of` yields, for each position k in a form, the values of the piece there, [B, W, F].
         """
@@ -163,7 +164,7 @@ class Terms:
 
     def _gains_of(self, tokens: Tensor, group: _Group) -> Iterator[tuple[int, Tensor]]:
         fits, hidden, visible, before = self._fits(tokens, group)
-        # A form without a leading space waits until no word is known to precede it.
+        # A form without a leading space waits until it is known that no word precedes it.
         fits &= ~(group.inside & ((before == self.mask_id) | self._open_end[before]))
         for k in range(group.n):
             yield k, (visible + 1) / group.n * (fits & hidden[:, :, k : k + 1])
@@ -181,8 +182,8 @@ class Terms:
         """Return four tensors that compare the windows with the forms of a group.
 
         They are whether a form matches all visible tokens, bool [B, W, F]; which tokens are masked, bool [B, W, n]; the
-        number of visible tokens that match, float32 [B, W, F]; and the token before each window, int64 [B, W, 1], V + 1
-        beyond the ends.
+        number of visible tokens that match, float32 [B, W, F]; and the token before each window, int64 [B, W, 1], which
+        is V + 1 beyond the ends.
         """
         windows = tokens.unfold(1, group.n, 1)
         hidden = windows == self.mask_id
@@ -202,8 +203,8 @@ class _Group(NamedTuple):
     """The forms of n pieces."""
 
     pattern: Tensor  # the pieces, int64 [F, n]
-    column: Tensor  # index of each among the U distinct pieces, int64 [F, n]
-    anywhere: Tensor  # whether the form also counts inside other words, bool [F]
+    column: Tensor  # index of each piece among the U distinct pieces, int64 [F, n]
+    anywhere: Tensor  # whether the form also matches inside other words, bool [F]
     inside: Tensor  # whether the form could also continue a preceding word, bool [F]
 
     @property
@@ -212,7 +213,7 @@ class _Group(NamedTuple):
 
 
 def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
-    """Return whether each token continues the word before it, and may end inside one, bool [V + 2]."""
+    """Return whether each token continues the preceding word, and whether it may end inside a word, bool [V + 2]."""
     goes_on = torch.zeros(tokenizer.vocabulary_size + 2, dtype=torch.bool)  # false for the mask and beyond the ends
     open_end = goes_on.clone()
     letter: list[int] = []
@@ -220,13 +221,13 @@ def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
         letter = tokenizer.encode("a")
     alone = tokenizer.decode(letter)
     for token in range(tokenizer.vocabulary_size):
-        # After a letter, because only there some tokenizers show whether a token continues a word.
+        # After a letter, because some tokenizers show only there whether a token continues a word.
         goes_on[token] = tokenizer.decode([*letter, token]).removeprefix(alone)[:1].isalnum()
         open_end[token] = tokenizer.decode([token])[-1:].isalnum()
     return goes_on, open_end
 
 
 def biased(importance: Tensor, there: Tensor, strength: float) -> Tensor:
-    """Return importance, moved towards 1 by a fraction (or towards 0, if negative) where `there` is true."""
+    """Return importance moved by the fraction `strength` towards 1 (or 0, if negative) where `there` is true."""
     moved = importance.lerp(torch.full_like(importance, strength > 0), abs(strength))
     return torch.where(there, moved, importance)

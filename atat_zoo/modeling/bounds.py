@@ -1,4 +1,4 @@
-"""Bounds: estimators of the bound on −log p_θ(x) of held-out text (docs/explanation/mathematics.md).
+"""Bounds: estimators of the bound on −log p_θ(x) for held-out text (docs/explanation/mathematics.md).
 
 A bound is a sequence of weighted masks, the same for every model. `diffusion.likelihood_bounds.average` returns the
 weighted mean of the cross-entropy, or of any other score of the masked tokens.
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Bound(Protocol):
-    """A component of the kind bound.
+    """A component of kind `bound`.
 
-    If it `follows_noise`, the masks follow the noise schedule. The schedule must then go from α = 1 to α = 0, and
-    objectives with a process of their own refuse the bound.
+    If a bound `follows_noise`, its masks follow the noise schedule. The schedule must then go from α = 1 to α = 0, and
+    objectives with their own process refuse the bound.
     """
 
     name: str
@@ -35,17 +35,17 @@ class Bound(Protocol):
 
     @property
     def quantity(self) -> str:
-        """The name of the estimate: `nelbo`, whose exponential is the perplexity, or another name."""
+        """The name of the estimate: `nelbo`, whose exponential is the perplexity, or a different name."""
         ...
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield weighted masks, `draws` for each sequence.
+        """Yield weighted masks, `draws` per sequence.
 
         `maskable` is bool [B, L]. `keys` has one key per sequence, int64 [B], which determines its masks, so two models
         see the same masks. p_θ is evaluated at t = noise.time_at(masked/maskable), so it is a function of z.
 
         Raises:
-            UserError: when the bound follows a schedule that does not go from α = 1 to α = 0.
+            UserError: if the bound follows a schedule that does not go from α = 1 to α = 0.
         """
         ...
 
@@ -58,7 +58,7 @@ class FollowsNoise(Bound):
     def problems(self, noise: Noise) -> Iterator[Problem]:
         """Yield a problem if the schedule does not go from α = 1 to α = 0."""
         if not noise.complete:
-            why = f"{self.name} needs a noise schedule from α = 1 to α = 0, which {noise.name!r} is not"
+            why = f"{self.name} needs a noise schedule from α = 1 to α = 0, but {noise.name!r} does not reach both"
             yield Problem("evaluation.bound", f"{why}; use exact_k, which does not depend on the schedule")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -67,17 +67,17 @@ class FollowsNoise(Bound):
             yield from self.problems(experiment.parts["noise"])
 
     def refuse(self, noise: Noise) -> None:
-        """Raise the problem."""
+        """Raise a `UserError` if the schedule does not go from α = 1 to α = 0."""
         for problem in self.problems(noise):
             raise UserError(problem)
 
 
 @component
 class ExactKBound(Bound):
-    """k uniform on {1 … n}, exactly k tokens masked, weight n/k: the average over all orders, with finite variance."""
+    """The average over all orders, with finite variance: k uniform on {1 … n}, exactly k masked tokens, weight n/k."""
 
     name = "exact_k"
-    summary = "exactly k masked tokens, k uniform on 1…n; the default"
+    summary = "masks of exactly k tokens, with k uniform on 1…n; the default"
     refs = ("arXiv:2310.14749", "arXiv:2406.03736")
     quantity = "nelbo"
     follows_noise: ClassVar[bool] = False
@@ -91,14 +91,14 @@ class ExactKBound(Bound):
 
 @component
 class ContinuousTBound(FollowsNoise):
-    """t uniform on (0, 1], stratified over a sequence's draws, each token masked with probability 1 − α(t).
+    """Independent masks with probability 1 − α(t), where t is uniform on (0, 1] and stratified over a sequence's draws.
 
-    The MDLM paper's estimator without its clipping of t. It has the same mean as `exact_k`, and a variance that
+    This is the MDLM paper's estimator without its clipping of t. It has the same mean as `exact_k`, but its variance
     diverges as t → 0: harmless at a length of 1,024, but not for short sequences.
     """
 
     name = "continuous_t"
-    summary = "MDLM's estimator: t stratified over (0, 1], independent masks"
+    summary = "MDLM's estimator: independent masks, with t stratified over (0, 1]"
     refs = ("arXiv:2406.07524", "arXiv:2107.00630")
     quantity = "nelbo"
 
@@ -112,22 +112,24 @@ class ContinuousTBound(FollowsNoise):
 
 @component
 class ClippedTBound(Bound):
-    """t uniform on [ε, 1], each token masked with probability c·t, weight 1/t, whatever the model's schedule.
+    """Independent masks with probability c·t and weight 1/t, with t uniform on [ε, 1] whatever the model's schedule.
 
-    The code of published models draws its masks this way: MDLM with ε = 1 − c = 0.001 and one draw per sequence,
-    stratified over the batch, so row i of every batch has its t in the same stratum of [ε, 1]. It omits the
-    contribution of t < ε, so it is not the NELBO, and its exponential is not called perplexity.
+    Published code draws its masks this way: MDLM uses ε = 1 − c = 0.001 and one draw per sequence, stratified over the
+    batch, so the t of row i lies in the same stratum of [ε, 1] in every batch. The estimate omits the contribution of
+    t < ε, so it is not the NELBO, and its exponential is not called perplexity.
     """
 
     name = "clipped_t"
-    summary = "t uniform on [ε, 1], as in published code; the result differs from exact_k"
+    summary = "independent masks with t uniform on [ε, 1], as in published code; the result differs from exact_k"
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
-    # Of its own: a process that is another one has no meaning here, too.
+    # It has a process of its own, so it is refused by objectives with a different one, too.
     follows_noise: ClassVar[bool] = True
 
     least: float = param(1e-3, help="ε, minimum time", gt=0, lt=1)
     most: float = param(0.999, help="c, mask rate at t = 1", gt=0, le=1)
-    batch: int = param(1, help="sequences that share the strata of t; must divide evaluation.batch_size", ge=1)
+    batch: int = param(
+        1, help="number of sequences that share the strata of t; must divide evaluation.batch_size", ge=1
+    )
 
     @property
     def quantity(self) -> str:
@@ -152,8 +154,8 @@ class ClippedTBound(Bound):
 class DiscreteTBound(FollowsNoise):
     """The bound of a process with T steps, t = 1/T … 1: Σ_i (α_s − α_t)/(1 − α_t) · E ΣCE(z_t).
 
-    Each T gives another bound, which is above the others and converges to them as T grows. It is reported under its own
-    name.
+    Each T gives a different bound, which is above the other estimates and converges to them as T grows. It is reported
+    under its own name.
     """
 
     name = "discrete_t"

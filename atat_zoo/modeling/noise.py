@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Noise(Protocol):
-    """A component of the kind noise: α falls from α(0) to α(1), for t in [0, 1]."""
+    """A component of kind `noise`: α falls from α(0) to α(1), for t in [0, 1]."""
 
     name: str
 
@@ -22,7 +22,7 @@ class Noise(Protocol):
         ...
 
     def alpha(self, t: Tensor) -> Tensor:
-        """Return α(t) in [0, 1], in the shape and precision of t."""
+        """Return α(t) in [0, 1], with the shape and precision of t."""
         ...
 
     def weight(self, t: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Noise(Protocol):
         ...
 
     def time_at(self, rate: Tensor) -> Tensor:
-        """Return the t with 1 − α(t) = rate; rates outside the schedule's range are clamped to it."""
+        """Return the t at which 1 − α(t) = rate; rates outside the schedule's range are clamped to it."""
         ...
 
 
@@ -69,7 +69,7 @@ class CosineNoise:
     complete: ClassVar[bool] = True
 
     def alpha(self, t: Tensor) -> Tensor:
-        """Return 1 − cos(π(1 − t)/2), as 1 − sin(πt/2), which is exact at both ends."""
+        """Return 1 − cos(π(1 − t)/2), computed as 1 − sin(πt/2), which is exact at both ends."""
         return t.mul(math.pi / 2).sin().neg().add(1).clamp(0, 1)
 
     def weight(self, t: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class CosineSquaredNoise:
     complete: ClassVar[bool] = True
 
     def alpha(self, t: Tensor) -> Tensor:
-        """Return cos²(πt/2), as (1 + cos(πt))/2, which is exact at both ends."""
+        """Return cos²(πt/2), computed as (1 + cos(πt))/2, which is exact at both ends."""
         return t.mul(math.pi).cos().add(1).div(2)
 
     def weight(self, t: Tensor) -> Tensor:
@@ -105,14 +105,14 @@ class CosineSquaredNoise:
 
 @component
 class PolynomialNoise:
-    """α(t) = 1 − t^w (MD4, table 4); `linear` is w = 1."""
+    """α(t) = 1 − t^w (MD4, table 4); w = 1 gives `linear`."""
 
     name = "polynomial"
     summary = "polynomial mask rate: α = 1 − t^w"
     refs = ("arXiv:2406.04329",)
     complete: ClassVar[bool] = True
 
-    exponent: float = param(2.0, help="w; above 1 gives low mask rates more time", gt=0, le=100)
+    exponent: float = param(2.0, help="w; values above 1 give low mask rates more time", gt=0, le=100)
 
     def alpha(self, t: Tensor) -> Tensor:
         """Return 1 − t^w."""
@@ -167,9 +167,9 @@ class GeometricNoise:
 
 @component
 class LogLinearNoise:
-    """α(t) = 1 − (1 − ε)t, that is σ(t) = −log(1 − (1 − ε)t) (SEDD and MDLM, with ε = 1e-3).
+    """α(t) = 1 − (1 − ε)t, that is, σ(t) = −log(1 − (1 − ε)t) (SEDD and MDLM, with ε = 1e-3).
 
-    An integral over this schedule omits the rates above 1 − ε. `linear` is ε = 0.
+    An integral over this schedule omits the rates above 1 − ε. With ε = 0, the schedule is `linear`.
     """
 
     name = "log_linear"

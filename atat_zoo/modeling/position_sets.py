@@ -1,12 +1,12 @@
 """Position sets: the order in which a set-causal model reads and predicts a sequence (docs/explanation/mathematics.md).
 
-Each position has a step: −1 (given, such as a prompt or the tokens around a gap), 0, 1, …, S − 1. The positions of a
-step form a set and are predicted at once, from the tokens of all earlier steps,
+Each position has a step: −1 if it is given (as in a prompt or around a gap), otherwise 0, 1, …, S − 1. The positions of
+a step form a set and are predicted at once, from the tokens of all earlier steps,
 
     p(x_free | x_given) = Π_j Π_{i: c_i = j} p_θ(x_i | x_k, c_k < j)
 
-so S forward passes give the exact −log p, for any steps (position sets and order policies: Arriola & Kuleshov,
-arXiv:2607.01775; sets of one position: arXiv:2205.13554). B rows, L positions, n free ones of a row.
+so S forward passes give the exact −log p, whatever the steps (position sets and order policies: Arriola & Kuleshov,
+arXiv:2607.01775; sets of one position: arXiv:2205.13554). Shapes: B rows, L positions, n free positions in a row.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class PositionSets(Protocol):
-    """A component of the kind position_sets."""
+    """A component of kind `position_sets`."""
 
     name: str
 
     @property
     def ascending(self) -> bool:
-        """Whether, for contiguous free positions, the first step is 0, and each other is 0 or the previous one plus 1.
+        """Whether contiguous free positions start at step 0 and each next step is 0 or the previous step plus 1.
 
-        One forward pass then trains every position; otherwise some tokens are read twice: see `SetCausalObjective`.
+        One forward pass then trains every position; otherwise, some tokens are read twice (see `SetCausalObjective`).
         """
         return False
 
@@ -44,7 +44,7 @@ class PositionSets(Protocol):
 
     @property
     def reads_importance(self) -> bool:
-        """Whether it calls `score`, which needs an estimator that reads the masked sequence."""
+        """Whether `step_indices` calls `score`, which needs an estimator that reads the masked sequence."""
         return False
 
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -63,13 +63,13 @@ class PositionSets(Protocol):
 class StridedPositionSets(PositionSets):
     """Free position number j is in set (j + o) mod s, so neighbours in a set are s positions apart.
 
-    Generation takes s decoding steps for any length, and sampling distant positions together loses little. With fewer
-    than s free positions, s is their number. The offset o is 0, or random if no given token comes before a free
-    position.
+    Generation takes s decoding steps for any length, and sampling distant positions together loses little. If there are
+    fewer than s free positions, s is their number. The offset o is 0 by default; with `random_offset`, it is random if
+    no free position follows a given token.
     """
 
     name = "strided"
-    summary = "every s-th free position in one set, so that positions of a set are far apart"
+    summary = "every s-th free position in one set, so that the positions of a set are far apart"
     refs = ("arXiv:2601.16971", "arXiv:2607.01775")
 
     stride: int = param(16, help="s, the number of sets", ge=1)
@@ -117,7 +117,7 @@ class BlocksPositionSets(PositionSets):
     """Blocks from left to right, each predicted at once: block diffusion with one step per block."""
 
     name = "blocks"
-    summary = "blocks of free positions from left to right, one set each"
+    summary = "blocks of free positions from left to right, with one set per block"
     refs = ("arXiv:2503.09573",)
 
     block_size: int = param(4, help="positions per block", ge=1)
@@ -146,10 +146,10 @@ class AtOncePositionSets(PositionSets):
 
 @component
 class StaggeredPositionSets(PositionSets):
-    """Random positions within a window that slides from left to right, in S sets of about equal size.
+    """Random positions in a window that slides from left to right, divided into S sets of about equal size.
 
-    Free position number j has the time (1 − w)·j/n + w·u_j^(1/k), u_j uniform on [0, 1), and the sets are consecutive
-    groups by time. w = 1 is a uniformly random order, w = 0 goes from left to right. The noise schedule of
+    Free position number j has the time (1 − w)·j/n + w·u_j^(1/k), with u_j uniform on [0, 1), and the sets are groups
+    of consecutive times. w = 1 gives a uniformly random order, and w = 0 goes from left to right. The noise schedule of
     arXiv:2607.01775 is such a window, called b there, with k below 1.
     """
 
@@ -159,7 +159,7 @@ class StaggeredPositionSets(PositionSets):
 
     sets: int = param(16, help="S, the number of sets", ge=1)
     window: float = param(0.3, help="w, width of the window as a fraction of the sequence", ge=0, le=1)
-    power: float = param(1.0, help="k; below 1, most positions come early in the window", gt=0)
+    power: float = param(1.0, help="k; values below 1 move most positions to the start of the window", gt=0)
 
     @override
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -186,53 +186,53 @@ class RandomPositionSets(PositionSets):
 
 @component
 class ImportancePositionSets(PositionSets):
-    """A random set first, then the remaining positions by the estimator's importance.
+    """A random set first, then the remaining positions in the order of the estimator's importance.
 
     The estimator reads the sequence with all remaining positions masked, so it uses only visible tokens.
     """
 
     name = "by_importance"
-    summary = "a random set first, then by the estimator's importance, easiest or hardest first"
+    summary = "a random set first, then the remaining positions by importance, easiest or hardest first"
     refs = ("ATAT", "arXiv:2607.01775")
     reads_importance = True
 
     sets: int = param(16, help="S, the number of sets", ge=2)
-    random_share: float = param(0.25, help="fraction of the positions that are in the random first set", gt=0, lt=1)
-    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens come next")
+    random_share: float = param(0.25, help="fraction of the positions in the random first set", gt=0, lt=1)
+    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens follow the random set")
 
     @override
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
         n = free.sum(1, keepdim=True)
-        # Whole sets, so that none is divided between chance and importance.
+        # Whole sets, so that no set mixes random positions with positions chosen by importance.
         sets = n.clamp(max=self.sets)
         shown = -(-(self.random_share * sets).ceil().long() * n // sets.clamp(min=1))
         time = _unit(keys, free.shape[1])
         masked = free & (_rank(time, free) >= shown)
         hardness = score(masked).double() * (1 if self.first == "easy" else -1)
-        # Chance gives times below 1, importance times above.
+        # Random positions get times below 1, the others times above 1.
         return _divided(torch.where(masked, 2 + hardness, time), free, self.sets)
 
 
 @component
 class MixturePositionSets(PositionSets):
-    """A mixture: samples one of several kinds of position sets for each sequence."""
+    """A mixture that samples one of several kinds of position sets for each sequence."""
 
     name = "mixture"
-    summary = "a mixture of position sets over the sequences"
+    summary = "a mixture that samples one of several kinds of position sets for each sequence"
 
     components: tuple[PositionSets, ...] = components_param(
-        "position_sets", attrs.NOTHING, help="position sets, a list of tables {use = …}"
+        "position_sets", attrs.NOTHING, help="list of position sets, each a table {use = …}"
     )
-    weights: tuple[float, ...] = param((), help="fraction of the sequences for each; default: equal", gt=0)
+    weights: tuple[float, ...] = param((), help="fraction of the sequences for each component; default: equal", gt=0)
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:
             raise ValueError('components needs at least two position sets, as in [{use = "strided"}, {use = "random"}]')
         if self.weights and len(self.weights) != len(self.components):
             raise ValueError(
-                f"weights has {len(self.weights)} numbers for {len(self.components)} components; pass one each"
+                f"weights has {len(self.weights)} numbers for {len(self.components)} components; pass one per component"
             )
 
     @property
@@ -260,7 +260,7 @@ class MixturePositionSets(PositionSets):
 
 
 def _unit(keys: Tensor, count: int) -> Tensor:
-    """Return uniforms in [0, 1), float64 [B, count]."""
+    """Return uniform random numbers in [0, 1), float64 [B, count]."""
     import torch
 
     from atat_zoo.diffusion.randomness import uniform
@@ -269,14 +269,14 @@ def _unit(keys: Tensor, count: int) -> Tensor:
 
 
 def _rank(time: Tensor, free: Tensor) -> Tensor:
-    """Return the rank of each free position by its time, from 0, int64 [B, L]; other positions come last."""
+    """Return the rank of each free position by its time, starting at 0, int64 [B, L]; other positions come last."""
     import torch
 
     return torch.where(free, time, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
 
 
 def _divided(time: Tensor, free: Tensor, sets: int) -> Tensor:
-    """Return the steps of the free positions, [B, L]: consecutive sets of about equal size by time."""
+    """Return the steps [B, L] of the free positions: sets of about equal size, each a range of times."""
     import torch
 
     n = free.sum(1, keepdim=True)

@@ -1,7 +1,7 @@
 """Uncertainty metrics of a prediction, from 0 (one certain token) to 1 (uniform).
 
-Each is invariant to permuting the vocabulary and, up to rounding, to adding a constant to the logits. Logits of −∞
-exclude tokens, which do not count in V. A single remaining token gives 0.
+Each metric is invariant to permuting the vocabulary and, up to rounding, to adding a constant to the logits. A logit of
+−∞ excludes its token, which is then not included in V. A single remaining token gives 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Uncertainty(Protocol):
-    """A component of the kind uncertainty."""
+    """A component of kind `uncertainty`."""
 
     name: str
 
@@ -48,7 +48,7 @@ class EntropyUncertainty(_Metric):
 class VarianceUncertainty(_Metric):
     """(V/(V−1))(1 − Σp²): the Gini impurity, or total variance of the one-hot token, scaled to [0, 1].
 
-    The variance of the probabilities, as in the ATAT report, would be largest for a certain prediction.
+    The variance of the probabilities, used in the ATAT report, would be largest for a certain prediction.
     """
 
     name = "variance"
@@ -66,7 +66,7 @@ class ConfidenceUncertainty(_Metric):
 
 @component
 class MarginUncertainty(_Metric):
-    """1 − (p₁ − p₂) of the two most probable tokens: 1 for a tie."""
+    """1 − (p₁ − p₂) for the two most probable tokens; a tie gives 1."""
 
     name = "margin"
     summary = "1 − margin of the two most probable tokens, 1 − (p₁ − p₂)"
@@ -129,7 +129,7 @@ METRICS = {"entropy": _entropy, "variance": _variance, "confidence": _confidence
 
 
 def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax, [..., V], in float32 or float64, and the number of tokens with finite logits, [...]."""
+    """Return the softmax [..., V], in float32 or float64, and the number [...] of tokens with finite logits."""
     import torch
 
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -138,7 +138,7 @@ def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bounded(value: Tensor, count: Tensor) -> Tensor:
-    """Return the value in [0, 1] as float32; 0 where fewer than two tokens remain."""
+    """Return the value as float32, clamped to [0, 1]; 0 where fewer than two tokens remain."""
     import torch
 
     return torch.where(count > 1, value.clamp(0, 1), 0.0).float()

@@ -80,7 +80,7 @@ def test_a_metric_is_computed_once():
     assert at.measure(largest) is found
     assert calls == [6]
     assert torch.equal(at.measure(lambda log_probs: log_probs.amin(-1)), at.spread(at.log_probs.amin(-1)))
-    with pytest.raises(RuntimeError, match="without naming log_probs in its needs"):
+    with pytest.raises(RuntimeError, match="its needs do not list log_probs"):
         step(log_probs=None).measure(largest)
 
 

@@ -45,7 +45,7 @@ def test_what_cannot_be_found_is_named(bpe):
             forms_of(bpe, word)
     with pytest.raises(UserError, match="'œuvre' is unknown to the tokenizer, which cannot encode it"):
         forms_of(LETTERS, "œuvre")
-    with pytest.raises(UserError, match="'peace' takes 5 tokens, and a sequence has 4"):
+    with pytest.raises(UserError, match="'peace' takes 5 tokens, but a sequence has 4"):
         Terms(LETTERS, ["peace"], longest=4)
     for token in (-1, 27):
         with pytest.raises(UserError, match=rf"^tokens: the vocabulary has no token {token}; ids go from 0 to 26$"):

@@ -95,7 +95,7 @@ def test_a_ban_gives_way_where_nothing_else_is_possible():
         (TokenBiasGuidance(words=("cab", "naïve")), "guidance.words: 'naïve' is unknown"),
         (TokenBiasGuidance(words=(), ban=("naïve",)), "guidance.ban: 'naïve' is unknown"),
         (TokenBiasGuidance(words=(), tokens=(27,)), r"^guidance\.tokens: the vocabulary has no token 27"),
-        (TokenBiasGuidance(words=("abcdefghijklmnopqrstuvw",)), "takes 23 tokens, and a sequence has 16"),
+        (TokenBiasGuidance(words=("abcdefghijklmnopqrstuvw",)), "takes 23 tokens, but a sequence has 16"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(guidance, says):

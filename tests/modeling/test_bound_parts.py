@@ -49,7 +49,7 @@ def test_each_is_its_function(noise):
 @pytest.mark.parametrize("name", ["continuous_t", "discrete_t"])
 @pytest.mark.parametrize("noise", [LogLinearNoise(), Zoo.load().spec("noise", "geometric")], ids=lambda n: n.name)
 def test_a_schedule_with_open_ends_bounds_nothing(name, noise):
-    message = f"{name} needs a noise schedule from α = 1 to α = 0, which '{noise.name}' is not"
+    message = f"{name} needs a noise schedule from α = 1 to α = 0, but '{noise.name}' does not reach both"
     with pytest.raises(UserError, match=message):
         masks_of(name, noise)
     assert estimate(masks_of("exact_k", noise)).nelbo.isfinite().all()
@@ -57,7 +57,7 @@ def test_a_schedule_with_open_ends_bounds_nothing(name, noise):
 
 def test_a_schedule_with_open_ends_is_refused_before_a_training():
     table = {"name": "x", "noise": "geometric", "evaluation": {"bound": "continuous_t"}}
-    with pytest.raises(UserError, match="which 'geometric' is not"):
+    with pytest.raises(UserError, match="but 'geometric' does not reach both"):
         from_table(table)
     assert from_table(table | {"noise": "cosine"}).evaluation.bound.name == "continuous_t"
     assert from_table(table | {"noise": {"use": "log_linear", "eps": 0.0}}).parts["noise"].complete

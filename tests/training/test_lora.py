@@ -242,11 +242,11 @@ def test_a_checkpoint_is_continued_from_by_ranks_that_share_the_weights(root, ba
     ("overrides", "message"),
     [
         ([RANK], r"backbone\.lora_rank: LoRA freezes the backbone, whose weights are random; set init_from"),
-        (["backbone.lora_layers=['qkv']"], r"backbone\.lora_rank: lora_layers and lora_alpha have no effect at 0"),
+        (["backbone.lora_layers=['qkv']"], r"backbone\.lora_rank: lora_layers and lora_alpha have no effect at rank 0"),
         (["init_from={base}", "backbone.lora_rank=-1"], r"backbone\.lora_rank: must be at least 0, not -1"),
         (
             ["init_from={base}", RANK, 'backbone.lora_layers=["qkv", "query"]'],
-            r"lora_layers: 'dit' has no linear layer 'query'; name some of .*out, qkv, up",
+            r"lora_layers: 'dit' has no linear layer 'query'; use any of .*out, qkv, up",
         ),
         (["init_from={base}", RANK, 'backbone.lora_layers=["head"]'], r"lora_layers: .*Head.* is not supported"),
         (["init_from={base}", RANK, "backbone.width=16"], r"backbone\.width: 16 here, 32 in"),

@@ -1,7 +1,7 @@
 """Backbones: the network that reads noisy tokens.
 
-The embedding has V + 1 rows (the last is the mask token), the head V columns, because the mask token is an input but
-never predicted.
+The embedding has V + 1 rows, the last for the mask token. The head has V columns, because the mask token is an input
+but is never predicted.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class BackboneModule(Protocol):
-    """The result of `build`: an `nn.Module`."""
+    """The `nn.Module` that `build` returns."""
 
     embedding: nn.Embedding  #: V + 1 rows of width D
-    #: From hidden states [..., D] to logits [..., V], applied only where logits are needed, some positions at a time.
+    #: Maps hidden states [..., D] to logits [..., V]; applied only where logits are needed, some positions at a time.
     head: nn.Module
     reads_time: bool  #: whether `t` changes the result
-    #: Its scores are added to the logits by the objective, which knows what each position may read.
+    #: Its scores are added to the logits by the objective, which knows the tokens that each position may read.
     prior: NGramPriorModule | None = None
-    #: Whether it takes `first`: of how many tokens, from the start, hidden states are asked for.
+    #: Whether the module takes `first`, the number of leading tokens whose hidden states are requested.
     returns_first: bool = False
-    #: Whether it hands its mask to `diffusion.attention.attend`, and is given a `BlockMask` if compiled on a GPU.
+    #: Whether it passes its mask to `diffusion.attention.attend`; it then gets a `BlockMask` if compiled on a GPU.
     takes_block_masks: bool = False
-    #: Whether it takes `cache`. Without it a decoding step reads the whole text again: slower, with the same result.
+    #: Whether it takes `cache`. Without a cache, a decoding step rereads the whole text: slower, with the same result.
     takes_cache: bool = False
 
     def __call__(
@@ -42,49 +42,49 @@ class BackboneModule(Protocol):
         attention: Any = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return hidden states [B, L, D].
+        """Return the hidden states [B, L, D].
 
         Args:
-            tokens: int64 [B, L], ids 0 … V, where V is the mask.
+            tokens: token ids 0 … V, int64 [B, L]; V is the mask token.
             t: diffusion time [B], read by a time-conditioned backbone.
-            positions: int64 [L] or [B, L], the position of each token, which may repeat; by default 0 … L−1.
+            positions: the position of each token, int64 [L] or [B, L]; positions may repeat. The default is 0 … L−1.
             attention: None for full attention, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
-            cache: passed only if it `takes_cache`: a `Cache` of C earlier tokens, to which all tokens also attend;
-                `attention` is then a bool mask [L, C + L], and `positions` are required.
+            cache: a `Cache` of C earlier tokens, to which all tokens also attend; passed only if the module
+                `takes_cache`. `attention` must then be a bool mask [L, C + L], and `positions` is required.
         """
 
 
 class Backbone(Protocol):
-    """A component of the kind backbone.
+    """A component of kind `backbone`.
 
-    It may define `flops(vocabulary_size, rows, length, positions)`, the FLOPs of the matrix products of a forward pass
-    over [rows, length] with logits at `positions` positions; a multiply-add counts as two. Without this method a run
-    reports no FLOPs. If it `returns_first`, `flops` also takes `first`.
+    A backbone may define `flops(vocabulary_size, rows, length, positions)`, which returns the FLOPs of the matrix
+    products in a forward pass over [rows, length] tokens with logits at `positions` positions; a multiply-add counts
+    as two. Without this method, a run reports no FLOPs. If the backbone `returns_first`, `flops` also takes `first`.
 
-    `atat export` of the package atat-zoo-checkpoints calls `export(module, tokenizer, experiment, folder, *, dtype,
-    max_shard_size)`, which writes a trained module from `build` and its tokenizer to an empty folder in the Hugging
-    Face format: config.json, safetensors files of at most `max_shard_size` (such as "5GB"), and the tokenizer. `dtype`
-    is the torch name of a dtype, or None for the module's own. Such a backbone also defines
-    `no_export_because(experiment)`, which returns a clause that says why the network cannot be exported, or None; it
-    does not import torch.
+    The `atat export` command from the atat-zoo-checkpoints package calls `export(module, tokenizer, experiment, folder,
+    *, dtype, max_shard_size)`, which writes a trained module from `build` and its tokenizer to an empty folder in the
+    Hugging Face format: config.json, safetensors files of at most `max_shard_size` (such as "5GB"), and the tokenizer.
+    `dtype` is the name of a torch dtype, or None to keep the module's own. Such a backbone also defines
+    `no_export_because(experiment)`, which returns a clause that says why the network cannot be exported, or None. This
+    method must not import torch.
 
-    A backbone that `atat import` of that package can load from a published model defines three more methods. Two are
-    class methods: `reads(config)` returns whether it recognises a model by its config.json or by the settings in a
-    checkpoint; `import_table(published, said)` returns the tables of the model's experiment (backbone, tokenizer,
-    objective, noise, data), which the user's own tables, `said`, override. `imported(module, published)` copies the
-    published weights into the `ObjectiveModule` of that experiment and returns the backbone of the run. They raise
-    `UserError` for a model that does not fit.
+    A backbone that the package's `atat import` command can load from a published model defines three more methods. Two
+    are class methods: `reads(config)` returns whether the backbone recognises a model from its config.json or from the
+    settings in a checkpoint; `import_table(published, said)` returns the tables of the model's experiment (backbone,
+    tokenizer, objective, noise, data), which are overridden by the user's own tables, `said`. `imported(module,
+    published)` copies the published weights into the `ObjectiveModule` of that experiment and returns the run's
+    backbone. These methods raise a `UserError` for a model that does not fit.
     """
 
     name: str
     network: ClassVar[str]
-    #: Whether its network always reads the whole text, both ways, as a recurrent one does, and its module takes no
-    #: `attention` and no `cache`; objectives that need them are refused.
+    #: Whether the network always reads the whole text in both directions, as a recurrent one does. Its module takes no
+    #: `attention` and no `cache`, and objectives that need these are refused.
     both_ways_only: ClassVar[bool] = False
-    returns_first: ClassVar[bool] = False  #: whether its module does
-    built_with_weights: ClassVar[bool] = False  #: whether its network computes with its weights while it is built
+    returns_first: ClassVar[bool] = False  #: whether the module `returns_first`
+    built_with_weights: ClassVar[bool] = False  #: whether the network computes with its weights while it is built
     pretrained: ClassVar[bool] = False  #: whether it is built with pretrained weights
-    #: Parameters on which no weight depends: only these may change in a training that continues from another run.
+    #: Parameters on which no weight depends; only these may change when training continues from another run.
     adjustable: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -94,7 +94,7 @@ class Backbone(Protocol):
 
     @property
     def ngram_prior(self) -> int:
-        """The number of visible neighbours on each side that the n-gram prior reads; 0, the default, for no prior."""
+        """The number of visible neighbours on each side that the n-gram prior reads; 0, the default, disables it."""
         return 0
 
     @property

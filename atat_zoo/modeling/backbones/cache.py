@@ -1,4 +1,4 @@
-"""The key-value cache of a backbone. B rows, C cached tokens, H heads, D width."""
+"""The key-value cache of a backbone. Shapes: B rows, C cached tokens, H heads, width D."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atat_zoo.system.devices import move_to
 class Cache:
     """The keys and values of earlier tokens in every layer, [B, H, C, D/H].
 
-    While it `grows`, every forward pass adds its tokens.
+    While the cache `grows`, every forward pass appends its tokens.
     """
 
     def __init__(self, grows: bool = False) -> None:
@@ -23,9 +23,9 @@ class Cache:
         return self.layers[0][0].shape[2] if self.layers else 0
 
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's keys and values, followed by those of the new tokens; a cache that grows stores them.
+        """Return the layer's cached keys and values followed by the new ones, which a cache that grows also stores.
 
-        Layers must be joined in order, from 0. The keys [B, H, L, D/H] are already rotated (RoPE).
+        Layers must be joined in order, starting at 0. The keys [B, H, L, D/H] are already rotated (RoPE).
         """
         if layer < len(self.layers):
             old_keys, old_values = self.layers[layer]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
-# Layers, width, heads. `tiny` is MDLM's; ATAT's documents call `mini` tiny, and `documented` is their 12 × 512. From
-# `small` upwards: GPT-3's table of sizes (arXiv:2005.14165, table 2.1), whose 24 heads of 128 do not divide xl's width.
+# Layers, width, heads. `tiny` is MDLM's; ATAT's documents call `mini` tiny, and `documented` is their 12 × 512. `small`
+# and up follow GPT-3's table of sizes (arXiv:2005.14165, table 2.1), whose 24 heads of 128 do not divide xl's width.
 PRESETS: dict[str, tuple[int, int, int]] = {
     "nano": (4, 256, 4),
     "mini": (8, 256, 4),
@@ -41,15 +41,15 @@ class DiTBackbone(LoRABackbone):
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
     Residual branches and an untied head start at zero, so an untrained model predicts its output bias. With
-    time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is
-    PyTorch's `scaled_dot_product_attention`: no kernel is built.
+    time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention uses
+    PyTorch's `scaled_dot_product_attention`, so no kernel has to be built.
 
-    A masked model must first learn to attend to a masked token's neighbours, while an autoregressive one reads the
-    preceding token directly. The first `local_heads` heads start with this attention: constant vectors are added to
-    queries and keys, and under rotary positions their product depends only on the distance. The vectors are trained
-    like all other weights and respect the attention mask.
+    A masked model must first learn to attend to the neighbours of a masked token, whereas an autoregressive model reads
+    the preceding token directly. The first `local_heads` heads start with this attention: constant vectors are added to
+    queries and keys, and with rotary positions their product depends only on the distance. The vectors are trained like
+    all other weights, and the attention mask still applies.
 
-    `ngram_prior` > 0 adds the n-gram prior of the training text to the logits (ngram_prior_module.py).
+    With `ngram_prior` > 0, the n-gram prior of the training text is added to the logits (ngram_prior_module.py).
     """
 
     name = "dit"
@@ -68,23 +68,23 @@ class DiTBackbone(LoRABackbone):
     heads: int | None = param(None, help="number of attention heads; default: the preset's", ge=1)
     local_heads: int = param(
         0,
-        help="attention heads per layer that are initialised to attend to a neighbouring position: previous, next, …",
+        help="attention heads per layer initialised to attend to a neighbouring position: previous, next, …",
         ge=0,
     )
     mlp_ratio: float = param(4.0, help="width of the feed-forward layer, as a multiple of D", gt=0)
     ngram_prior: int = param(
         0,
-        help="n-gram prior: number of visible tokens on each side whose training-text counts are added to the "
-        "logits; 0 disables it",
+        help="n-gram prior, which adds scores from training-text counts to the logits: number of visible tokens that "
+        "it reads on each side; 0 disables it",
         ge=0,
         le=2,
     )
     max_length: int = param(1024, help="maximum sequence length", ge=1)
-    time_conditioning: bool = param(False, help="condition the network on t by adaLN")
+    time_conditioning: bool = param(False, help="condition the network on t with adaLN")
     dropout: float = param(0.0, help="dropout on the outputs of the residual branches", ge=0, lt=1)
     tied: bool = param(False, help="tie the output head to the token embedding")
     output_bias: Literal["none", "zero", "unigram"] = param(
-        "none", help="output bias: none, initialised to zero, or to the log frequencies of the training tokens"
+        "none", help="output bias: none, or initialised to zero or to the log frequencies of the training tokens"
     )
     checkpoint_activations: bool = param(
         False, help="activation checkpointing: recompute each layer in the backward pass to save memory"
@@ -97,7 +97,7 @@ class DiTBackbone(LoRABackbone):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The number of layers, the width and the number of heads, with the preset's values where none is set."""
+        """The number of layers, the width and the number of heads; the preset supplies those that are not set."""
         layers, width, heads = PRESETS[self.preset]
         return self.layers or layers, self.width or width, self.heads or heads
 
@@ -119,9 +119,9 @@ class DiTBackbone(LoRABackbone):
         return outside + self.matrices + norms + layers * of_layer
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float, first: int | None = None) -> float:
-        """Return the FLOPs of a forward pass, without the time embedding; masked attention counts as full attention.
+        """Return the FLOPs of a forward pass, excluding the time embedding; masked attention is counted as full.
 
-        If only the `first` tokens are needed, the last layer computes just queries, keys and values of the others.
+        If only the `first` tokens are needed, the last layer computes only queries, keys and values for the others.
         """
         layers, width, _ = self.shape
         of_layers = rows * length * (self.matrices + 2 * layers * length * width)
@@ -141,17 +141,17 @@ class DiTBackbone(LoRABackbone):
         _, width, heads = self.shape
         if self.local_heads > heads:
             yield Problem(
-                "backbone.local_heads", f"{self.local_heads} is more than the number of heads, {heads}; lower it"
+                "backbone.local_heads", f"{self.local_heads} is more than the {heads} heads of a layer; lower it"
             )
         if width % (2 * heads):
             yield Problem(
-                "backbone.width", f"{width} does not divide into {heads} heads of even width; change backbone.heads"
+                "backbone.width", f"{width} cannot be split into {heads} heads of even width; change backbone.heads"
             )
         if self.ngram_prior and experiment.data.on_corrupt == "skip":
             yield Problem(
                 "data.on_corrupt",
                 '"skip" drops damaged shards, but backbone.ngram_prior needs the counts of every '
-                "training shard; set backbone.ngram_prior = 0, or build the damaged shards again",
+                "training shard; set backbone.ngram_prior = 0, or rebuild the damaged shards",
             )
 
     prefix: ClassVar[str | None] = ""
@@ -160,9 +160,9 @@ class DiTBackbone(LoRABackbone):
     def build(self, context: Context) -> nn.Module:
         layers, width, heads = self.shape
         asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
-        # Not of `weights`: a product may be infinite.
+        # Not from `weights`: there, a product may be infinite.
         roughly = width * (context.vocabulary_size * (2 - self.tied) + layers * width * (4 + 2 * self.mlp_ratio))
-        require(4 * roughly, asked, "its weights", "make it smaller")
+        require(4 * roughly, asked, "its weights", "lower layers, width or mlp_ratio")
         own: Any = self
         module: nn.Module = network_of(attrs.evolve(own, layers=layers, width=width, heads=heads), context)
         return module

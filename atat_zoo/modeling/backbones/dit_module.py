@@ -1,4 +1,4 @@
-"""The module of `dit`. B sequences, L tokens, D width, H heads, V predictable tokens."""
+"""The module of `dit`. Shapes: B sequences, L tokens, width D, H heads, V predictable tokens."""
 
 import math
 from collections.abc import Callable
@@ -72,7 +72,7 @@ class DiTModule(nn.Module):
         first: int | None = None,
     ) -> Tensor:
         if cache is not None and (positions is None or isinstance(attention, str)):
-            raise ValueError("with a cache the positions must be given, and the attention as a mask")
+            raise ValueError("a cache requires positions, and attention as a bool mask; pass both")
         length = tokens.shape[1]
         # Positions may repeat, so that a text and its noisy copy fit side by side.
         if positions is None:
@@ -92,7 +92,7 @@ class DiTModule(nn.Module):
             asked = first if number == len(self.blocks) - 1 else None
             inputs = (h, c, rotation, attention, join, layer.dropout.number(2), layer.dropout.keys, asked)
             if recomputed:
-                # Dropout draws by its keys and the numbers of its calls, and nothing by torch's own generator.
+                # Dropout draws from its keys and call numbers, never from torch's own generator.
                 h = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
                 h = layer(*inputs)
@@ -100,7 +100,7 @@ class DiTModule(nn.Module):
 
 
 def prior_of(context: Context, neighbours: int) -> NGramPriorModule:
-    """Return the n-gram prior for `neighbours` tokens on each side; loading a model fills in its counts."""
+    """Return the n-gram prior for `neighbours` tokens on each side, without counts if the context has none."""
     try:
         table = context.ngram_prior() if context.ngram_prior else None
     except UserError as error:
@@ -127,7 +127,7 @@ class Layer(nn.Module):
         self.gates = nn.Linear(width, 2 * width) if conditioned else None
         for linear in (self.qkv, self.up):
             nn.init.normal_(linear.weight, std=1.0 / math.sqrt(width))
-        # A branch that starts at zero: by its gate where there is one, else by its last layer.
+        # Each branch starts at zero, through its gate if it has one, otherwise through its last layer.
         if self.gates is None:
             nn.init.zeros_(self.out.weight)
             nn.init.zeros_(self.down.weight)
@@ -150,11 +150,11 @@ class Layer(nn.Module):
     ) -> Tensor:
         """Return h [B, L, D], or [B, first, D]; `join` prepends cached keys and values.
 
-        Its two dropouts draw by `keys` [B] and the call numbers `call` and `call` + 1.
+        The two dropouts draw from `keys` [B] and the call numbers `call` and `call` + 1.
         """
         B, L, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
-        # Queries and keys share every operation: on a CPU few large ones are faster than many small ones.
+        # Queries and keys share every operation: on a CPU, a few large operations are faster than many small ones.
         qk = F.layer_norm(qkv[:, :, :2], (D // self.heads,)) * self.scale.view(2, 1, -1)
         if self.offset is not None:
             qk = qk + self.offset.view(2, self.heads, -1)
@@ -162,7 +162,7 @@ class Layer(nn.Module):
         v = qkv[:, :, 2].transpose(1, 2)
         if join is not None:
             k, v = join(k, v)
-        # A slice of everything is a copy in the backward pass.
+        # Even a full slice costs a copy in the backward pass.
         if first is not None and isinstance(attention, Tensor):
             q, attention = q[:, :, :first], attention[..., :first, :]
         causal = isinstance(attention, str) and attention == "causal"
@@ -184,11 +184,11 @@ class Layer(nn.Module):
 
 
 def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
-    """Return the offset of queries and keys with which the first heads attend to a neighbour, [2·H·width].
+    """Return the offset [2·H·width] of queries and keys that makes the first heads attend to a neighbour.
 
-    Under rotary positions constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),
-    whose peak is at j = i − δ. The first `local` heads get δ = 1, −1, 2, −2, …; the neighbour's logit exceeds the
-    adjacent ones by `contrast`. The result is a vector because optimizers apply weight decay to matrices.
+    With rotary positions, constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),
+    which peaks at j = i − δ. The first `local` heads get δ = 1, −1, 2, −2, …; the neighbour's logit exceeds those of
+    adjacent positions by `contrast`. The result is a vector because optimizers apply weight decay to matrices.
     """
     rates = _rates(width)
     # Fast angles tell neighbours apart; the slow ones would only add a constant.
@@ -202,7 +202,7 @@ def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> T
 
 
 def _rates(width: int) -> Tensor:
-    """Return the angle per position of each pair of a head's dimensions, float32 [width/2]."""
+    """Return the rotation angle per position for each pair of a head's dimensions, float32 [width/2]."""
     return 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float32) / width)
 
 
@@ -248,7 +248,7 @@ class Head(nn.Module):
 
 
 class TimeEmbedding(nn.Module):
-    """The time embedding: maps t in (0, 1] to [B, D] by sinusoids of 1,000·t and two linear layers."""
+    """The time embedding: maps t in (0, 1] to [B, D] with sinusoids of 1,000·t and two linear layers."""
 
     def __init__(self, width: int, frequencies: int = 256) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class Rotary(nn.Module):
         self.rates: Tensor
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [L, 1, 1, D/(2H)], or [B, L, …] for positions [B, L]."""
+        """Return the cosines and sines, each [L, 1, 1, D/(2H)], or [B, L, …] for positions [B, L]."""
         angles = (positions.float()[..., None] * self.rates)[..., None, None, :]
         return angles.cos().to(dtype), angles.sin().to(dtype)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from atat_zoo.experiment import Experiment
 
-_ADDED = ".lora_"  # in the names of the matrices
-_WITHIN = ".base_layer."  # in the names of the weights beside which they are
+_ADDED = ".lora_"  # in the names of the LoRA matrices
+_WITHIN = ".base_layer."  # in the names of the weights that they update
 
 
 @component_base
@@ -28,24 +28,24 @@ class LoRABackbone(Backbone):
     """A backbone that supports LoRA; `assemble` adds the matrices to the module that `build` returns."""
 
     adjustable: ClassVar[tuple[str, ...]] = ("lora_rank", "lora_alpha", "lora_layers")
-    # What the names of the module's layers begin with, but not those of an export; None where they differ otherwise.
+    # The prefix of the module's layer names that an export's names lack; None if the names differ in any other way.
     prefix: ClassVar[str | None] = None
 
     lora_rank: int = param(0, help="LoRA rank; 0 disables LoRA and trains the whole backbone", ge=0)
     lora_alpha: float = param(16.0, help="LoRA α; the update is scaled by α/rank", gt=0)
     lora_layers: tuple[str, ...] = param(
-        (), help='layers with LoRA, such as ["query", "value"]; default: all linear layers'
+        (), help='names of the linear layers to train with LoRA, such as ["query", "value"]; default: all linear layers'
     )
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """The optional dependency."""
+        """The optional package that LoRA requires, and how to install it."""
         return ("peft", "atat-zoo[lora]") if self.lora_rank else None
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if LoRA would train a backbone with random weights; overrides must yield from it."""
+        """Yield a problem if LoRA would train a backbone with random weights; overrides must also yield these."""
         if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
-            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at 0; set a rank")
+            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at rank 0; set a rank")
         if self.lora_rank and experiment.init_from is None and not self.pretrained:
             text = "LoRA freezes the backbone, whose weights are random; set init_from to a run, or lora_rank to 0"
             yield Problem("backbone.lora_rank", text)
@@ -64,29 +64,29 @@ def adapt(module: nn.Module, spec: Any) -> None:
     for name in spec.lora_layers:
         if not any(f".{each}".endswith(f".{name}") for each in there):
             known = ", ".join(sorted({each.rpartition(".")[2] for each in there}))
-            raise UserError(f"backbone.lora_layers: {spec.name!r} has no linear layer {name!r}; name some of {known}")
+            raise UserError(f"backbone.lora_layers: {spec.name!r} has no linear layer {name!r}; use any of {known}")
     settings = settings_of(spec, layers)
     try:
         with warnings.catch_warnings():
-            # peft asks by a name that transformers has changed, and finds out which way round GPT-2's weights are.
+            # peft reads a name that transformers has renamed, and detects the orientation of GPT-2's weights by itself.
             warnings.simplefilter("ignore")
             peft.inject_adapter_in_model(settings, module)
     except ValueError as error:
-        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; name layers of the model") from None
+        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; use layers of the model") from None
     for parameter in module.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()  # also beside weights in half precision, as in peft's own models
+            parameter.data = parameter.data.float()  # even if the other weights are in half precision, as peft does
 
 
 def settings_of(spec: Any, layers: list[str] | str, **more: Any) -> Any:
-    """Return the peft settings of a backbone's LoRA for these layers."""
+    """Return the peft settings for training these layers of a backbone with LoRA."""
     import peft
 
     return peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers, **more)
 
 
 def merge(module: nn.Module) -> None:
-    """Merge the LoRA matrices into the weights, in place; a module without LoRA does not change."""
+    """Merge the LoRA matrices into the weights, in place; a module without LoRA stays unchanged."""
     for name, layer in list(module.named_modules()):
         if hasattr(layer, "get_base_layer"):
             layer.merge()
@@ -95,20 +95,20 @@ def merge(module: nn.Module) -> None:
 
 
 def of_base(objective: nn.Module) -> dict[str, str]:
-    """Return the names of the frozen weights, each with the name that it has without LoRA.
+    """Return a dict from the name of each frozen weight to the name that it has without LoRA.
 
-    Their order is the same on all ranks.
+    The order is the same on all ranks.
     """
     names = [name for name, _ in objective.named_parameters() if name.startswith("backbone.")]
     return {name: plain for name in names if (plain := without_lora(name))}
 
 
 def without_lora(name: str) -> str:
-    """Return the name that a tensor has without LoRA; an empty string for a LoRA matrix."""
+    """Return the name that a tensor has without LoRA, or an empty string for a LoRA matrix."""
     return "" if _ADDED in name else name.replace(_WITHIN, ".")
 
 
 def with_base(own: Mapping[str, Tensor], base: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """Return the tensors `names` of a model with LoRA: its own ones, and the others from the base model."""
+    """Return the tensors `names` of a model with LoRA: its own tensors, and all others from the base model."""
     plain = {name: without_lora(name) for name in names}
     return {**{name: base[plain[name]] for name in plain if plain[name] in base}, **own}

@@ -1,22 +1,22 @@
 """The n-gram prior: counts of neighbouring tokens in the training text, and the probabilities estimated from them.
 
-The estimates are interpolated Witten–Bell (Witten & Bell, IEEE Transactions on Information Theory 37, 1991; Chen &
-Goodman, Computer Speech & Language 13, 1999, section 2.5). With N(h) occurrences of a context h, T(h) different tokens
-seen in it and p' the estimate of a shorter context,
+The estimates use interpolated Witten–Bell smoothing (Witten & Bell, IEEE Transactions on Information Theory 37, 1991;
+Chen & Goodman, Computer Speech & Language 13, 1999, section 2.5). With N(h) occurrences of a context h, T(h) different
+tokens seen in that context, and p' the estimate from a shorter context,
 
     p(x | h) = (c(h, x) + T(h) · p'(x)) / (N(h) + T(h)),     and p'(x) where h was never seen
 
     p(x)            (c(x) + 1) / (Σ c + V): no neighbour is visible
-    p(x | l)        the token to the left; backs off to p(x). Likewise p(x | r), the one to the right
-    p(x | l, r)     both neighbours; backs off to the mean of p(x | l) and p(x | r)
-    p(x | k, l)     the two tokens to the left; backs off to p(x | l)
+    p(x | l)        given the token to the left; backs off to p(x). Likewise p(x | r), given the token to the right
+    p(x | l, r)     given both neighbours; backs off to the mean of p(x | l) and p(x | r)
+    p(x | k, l)     given the two tokens to the left; backs off to p(x | l)
 
-Each sums to 1 over x. Counts do not cross sequence boundaries or padding.
+Each estimate sums to 1 over x. Counts do not cross sequence boundaries or padding.
 
-The counts of a folder of shards are computed on first use and stored there in `neighbours.npz`. A file that is damaged
-or belongs to other shards is replaced; in a read-only folder every process counts for itself.
+The counts for a folder of shards are computed on first use and stored there in `neighbours.npz`. A file that is damaged
+or belongs to different shards is replaced; in a read-only folder, every process computes its own counts.
 
-Legend: V tokens, N predictions. A neighbour that is not visible (masked, padding, outside the sequence) is any id
+Shapes: V tokens, N predictions. A neighbour that is not visible (masked, padding or outside the sequence) is any id
 outside 0 … V−1, such as the mask id. Arguments broadcast: x [1, V] and neighbours [N, 1] give distributions [N, V].
 """
 
@@ -44,7 +44,7 @@ from atat_zoo.system.locks import locked
 
 FILE = "neighbours.npz"
 _FORMAT = 1
-# Training tokens: a minute or two of sorting, and as much as takes a quarter of the memory at 64 bytes each.
+# Most training tokens: as many as sort in a minute or two, and fit in a quarter of the memory at 64 bytes each.
 _MOST, _EACH, _SHARE = 1 << 27, 64, 4
 _PAIR = 12  # bytes of a key and its count in the file
 LARGEST_VOCABULARY = 2**21 - 1  # V³ < 2⁶³: three ids are one key
@@ -71,7 +71,7 @@ class KeyCounts(NamedTuple):
         return KeyCounts(groups, total), KeyCounts(groups, types)
 
     def add_keys(self, keys: list[NDArray[np.int64]]) -> KeyCounts:
-        """Return the counts with further keys added, which may repeat and need no order."""
+        """Return the counts with more keys added; these may repeat and need not be sorted."""
         new, counts = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_counts=True)
         both = np.concatenate([self.keys, new])
         order = np.argsort(both, kind="stable")  # linear, as both parts are sorted
@@ -87,13 +87,13 @@ class NGramPrior:
     tokens: NDArray[np.int64]  # how often each occurs, [V]
     pairs: KeyCounts
     triples: KeyCounts
-    sequences: int  # that were counted
+    sequences: int  # number of sequences counted
 
     @classmethod
     def count(cls, blocks: Iterable[NDArray[np.integer]], vocabulary_size: int) -> NGramPrior:
-        """Count tokens in blocks of sequences, each [rows, L]; ids from `vocabulary_size` on are padding.
+        """Count the tokens in blocks of sequences, each [rows, L]; ids from `vocabulary_size` upwards are padding.
 
-        It takes at most 64 bytes per token, and the result 16 bytes per unique triple.
+        Counting takes at most 64 bytes per token, and the result 16 bytes per unique triple.
         """
         V = vocabulary_size
         if V > LARGEST_VOCABULARY:
@@ -111,13 +111,13 @@ class NGramPrior:
         return cls(tokens=tokens, pairs=pairs.finish(), triples=triples.finish(), sequences=sequences)
 
     def pairs_at(self, distance: int) -> KeyCounts:
-        """Return the counts of token pairs `distance` positions apart (1 or 2), by the key a·V + b."""
+        """Return the counts of token pairs `distance` positions apart (1 or 2), with keys a·V + b."""
         return self.pairs if distance == 1 else self._around[0]
 
     def prob_between(
         self, x: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return p(x | l, r), or that of the visible neighbours, of tokens x, all [N]."""
+        """Return p(x | l, r) of tokens x, or the estimate from the visible neighbours only; all are [N]."""
         V = len(self.tokens)
         by_left, by_right = self.prob_given_neighbour(x, left), self.prob_given_neighbour(x, right, of_the_right=True)
         both = _visible(V, left, right)
@@ -129,7 +129,7 @@ class NGramPrior:
     def prob_after(
         self, x: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return p(x | the two tokens to the left, `before` and then `last`) of tokens x, all [N]."""
+        """Return p(x | k, l) of tokens x after the two tokens `before` and `last`, in this order; all are [N]."""
         V = len(self.tokens)
         shorter, both = self.prob_given_neighbour(x, last), _visible(V, before, last)
         context = np.where(both, before, 0) * V + np.where(both, last, 0)
@@ -138,7 +138,7 @@ class NGramPrior:
     def prob_given_neighbour(
         self, x: NDArray[np.int64], neighbour: NDArray[np.int64], *, of_the_right: bool = False
     ) -> NDArray[np.float64]:
-        """Return p(x | one neighbour) of tokens x, all [N]; `of_the_right` selects the right neighbour."""
+        """Return p(x | l) of tokens x, or p(x | r) if `of_the_right`; all are [N]."""
         V = len(self.tokens)
         there = _visible(V, neighbour)
         h = np.where(there, neighbour, 0)
@@ -170,7 +170,7 @@ class NGramPrior:
 
 
 class _Counter:
-    """Counts keys that arrive in batches, with few sorts."""
+    """A counter of keys that arrive in batches; sorts rarely."""
 
     def __init__(self) -> None:
         self.counted, self.size = KeyCounts(np.zeros(0, np.int64), np.zeros(0, np.int64)), 0
@@ -189,7 +189,7 @@ class _Counter:
 
 
 def _keys(size: int, *columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a key for each tuple of adjacent tokens without padding, from columns [rows, n]."""
+    """Return the keys of the tuples of adjacent tokens that contain no padding, from columns [rows, n]."""
     keys = np.zeros_like(columns[0])
     for column in columns:
         keys = keys * size + column
@@ -214,24 +214,24 @@ def _interpolated(
 
 
 def load_ngram_prior(folder: Path) -> NGramPrior:
-    """Return the n-gram prior of the training shards in a folder, from its file if that is valid."""
+    """Return the n-gram prior of the training shards in a folder, from the stored counts if they are valid."""
     contents = shard_manifest.load(folder)
     tokens, most = contents.splits["train"].tokens, min(_MOST, machine.memory() // _SHARE // _EACH)
     if tokens > most:
-        raise UserError(f"{folder} has {tokens:,} training tokens, and this machine can count at most {most:,}")
+        raise UserError(f"{folder} has {tokens:,} training tokens, but this machine can count at most {most:,}")
     path = folder / FILE
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.enter_context(locked(path.with_name(f"{FILE}.lock"), lambda _: None))  # another process counts
+            stack.enter_context(locked(path.with_name(f"{FILE}.lock"), lambda _: None))  # another process is counting
         with suppress(Exception):  # whatever is wrong with it
             return _kept(path, contents)
         return _count(folder, path, contents)
 
 
 def _count(folder: Path, path: Path, contents: ShardManifest) -> NGramPrior:
-    """Count the training shards, and write the counts to a file unless the folder is read-only."""
+    """Count the tokens of the training shards, and write the counts to a file unless the folder is read-only."""
     blocks = (read(folder, contents, shard) for shard in contents.splits["train"].shards)
-    if contents.form == "chat":  # what is padding has an id that no token has
+    if contents.form == "chat":  # padding has an id that no token has
         blocks = (block & IDS for block in blocks)
     table = NGramPrior.count(blocks, contents.vocabulary_size)
     about = np.frombuffer(json.dumps(_about(contents)).encode(), np.uint8)
@@ -248,24 +248,24 @@ def _about(contents: ShardManifest) -> dict[str, Any]:
 
 
 def _kept(path: Path, contents: ShardManifest) -> NGramPrior:
-    """Read the file; raise an exception of any type if it is absent, damaged or of other shards.
+    """Return the stored counts; raise an exception of any type if the file is missing, damaged or from other shards.
 
     The file size bounds the memory, and every array has a checksum.
     """
     V, split = contents.vocabulary_size, contents.splits["train"]
     if path.stat().st_size > 2 * _PAIR * split.tokens + 8 * V + (1 << 16):
-        raise ValueError("it is larger than counts of this many tokens can be")
+        raise ValueError("it is larger than any file with the counts of this many tokens")
     about, tokens = arrays_of(path, "about", "tokens")
     if json.loads(about.tobytes()) != _about(contents):
-        raise ValueError("it belongs to other shards")
+        raise ValueError("it belongs to different shards")
     if tokens.shape != (V,) or tokens.dtype != np.int64 or tokens.sum() != split.tokens or tokens.min() < 0:
         raise ValueError("its token counts do not match the shards")
     counted = {}
     for order, name in ((2, "pairs"), (3, "triples")):
         keys, counts = arrays_of(path, f"{name}_keys", f"{name}_counts")
         if keys.ndim != 1 or keys.shape != counts.shape or keys.dtype != np.int64 or counts.dtype != np.uint32:
-            raise ValueError(f"its {name} have a wrong shape or dtype")
+            raise ValueError(f"its {name} have the wrong shape or dtype")
         if len(keys) and (keys[0] < 0 or keys[-1] >= V**order or np.diff(keys).min(initial=1) < 1 or counts.min() < 1):
-            raise ValueError(f"its {name} are not sorted, or out of range")
+            raise ValueError(f"its {name} are unsorted or out of range")
         counted[name] = KeyCounts(keys, counts.astype(np.int64))
     return NGramPrior(tokens=tokens, sequences=split.sequences, **counted)

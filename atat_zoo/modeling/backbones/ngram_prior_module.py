@@ -1,22 +1,22 @@
-"""The n-gram prior as a module: adds scores of the visible neighbours to the logits of a network.
+"""The n-gram prior as a module: adds scores from the visible neighbours to a network's logits.
 
-A masked language model spends its first epochs on learning which tokens are neighbours, and a head of width D
-represents at most D directions of this, while an n-gram prior takes one pass over the text. Let c(h, y) count how often
-y occurs at a given distance from the context h in the training text, N(h) = Σ_y c(h, y), T(h) the number of different
-y, and p(y) the unigram distribution. The interpolated Witten–Bell estimate gives
+A masked language model spends its first epochs learning which tokens are neighbours, and a head of width D represents
+at most D directions of these statistics, whereas an n-gram prior takes one pass over the text. Let c(h, y) be the
+number of times that y occurs at a given distance from the context h in the training text, N(h) = Σ_y c(h, y), T(h) the
+number of different y, and p(y) the unigram distribution. The interpolated Witten–Bell estimate gives
 
     s(y | h) = log p(y | h) / p(y) = log (1 + c(h, y) / (T(h)·p(y))) − log (1 + N(h)/T(h))
 
 and 0 where h is not visible or was never seen. The logits are those of the head plus Σ_h γ_h·s(y | h) over the visible
-neighbours of the position, γ learned: log-linear interpolation (Klakow, ICSLP 1998), while the network learns the
-residual (Li et al., arXiv:2210.14431, for n-grams to the left).
+neighbours of the position, with learned γ. This is log-linear interpolation (Klakow, ICSLP 1998), in which the network
+learns the residual (Li et al., arXiv:2210.14431, for n-grams to the left).
 
 The counts include the training sequence itself. For the true y, c(h, y) is therefore reduced by one: leaving-one-out
-(Ney, Essen & Kneser, IEEE PAMI 17, 1995); otherwise the network would trust counts that held-out text does not have. T
-and N are not changed: N shifts all tokens alike, and T would change only where c = 1. A token between two copies of
+(Ney, Essen & Kneser, IEEE PAMI 17, 1995). Otherwise the network would trust counts that are missing from held-out text.
+T and N stay unchanged: N shifts all tokens alike, and T would change only where c = 1. A token between two copies of
 itself occurs in two pairs; this rare case is ignored. Padding is read as token 0, as in the network.
 
-Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M unique pairs.
+Shapes: B sequences of L tokens, N predictions, V tokens, reach R, M unique pairs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from torch import Tensor, nn
 from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.system.devices import exact_device, move_to
 
-# Share of V from which on the tokens that were seen beside a context are kept as a row of all V scores. Every other row
-# is read as if it were as long as the longest: 1/8 would keep half as much and take 1.5 % more of a step at V = 2,048.
+# A context with more different neighbours than this share of V is stored as a row of all V scores. Every other row is
+# read padded to the longest: 1/8 would store half as much and take 1.5 % more of a training step at V = 2,048.
 _SHARE = 1 / 16
 
 
 def neighbours_of(tokens: Tensor, reach: int, absent: int) -> Tensor:
-    """Return the tokens at offsets −1, 1, −2, 2 … ±R of every position, `absent` beyond the ends: [B, L, 2R]."""
+    """Return the tokens [B, L, 2R] at offsets −1, 1, −2, 2 … ±R from every position, and `absent` beyond the ends."""
     length = tokens.shape[1]
     padded = F.pad(tokens, (reach, reach), value=absent)
     offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
@@ -45,7 +45,7 @@ def neighbours_of(tokens: Tensor, reach: int, absent: int) -> Tensor:
 
 
 class NGramPriorModule(nn.Module):
-    """Adds the scores of the visible neighbours to logits [N, V].
+    """A module that adds the scores of the visible neighbours to logits [N, V].
 
     The counts are buffers `apart_1`, … `apart_R`, int32 [M, 3]: a token, the token that many positions later, and the
     count of the pair. They are saved with the weights; without an n-gram prior they are empty until loaded.
@@ -54,7 +54,7 @@ class NGramPriorModule(nn.Module):
     def __init__(self, vocabulary_size: int, reach: int, table: NGramPrior | None) -> None:
         super().__init__()
         self.vocabulary_size, self.reach = vocabulary_size, reach
-        # γ of the positions −1, 1, −2, 2 …: the adjacent ones begin with all they know, which is not far from best.
+        # γ at offsets −1, 1, −2, 2 …: the adjacent neighbours start with their full score, which is close to optimal.
         self.gain = nn.Parameter(torch.cat([torch.ones(2), torch.full((2 * reach - 2,), 0.3)]))
         for distance in range(1, reach + 1):
             counts = torch.zeros(0, 3, dtype=torch.int32)
@@ -70,15 +70,15 @@ class NGramPriorModule(nn.Module):
         before_loading(_resize)
 
     def forward(self, logits: Tensor, neighbours: Tensor, x: Tensor | None = None) -> Tensor:
-        """Return logits, float32 [N, V], from those of the head.
+        """Return the logits of the head with the scores added, float32 [N, V].
 
-        The neighbours are the tokens at offsets −1, 1, −2, 2, … ±R, int64 [N, 2R], V where not visible. x, int64 [N],
-        are the true tokens, whose own occurrence is subtracted (training), or None (held-out text).
+        `neighbours` are the tokens at offsets −1, 1, −2, 2, … ±R, int64 [N, 2R], V where not visible. `x` are the true
+        tokens, int64 [N], whose own occurrence is subtracted (when training), or None (for held-out text).
         """
         scores = self.scores()
         row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
         which, scale = scores.which[row], scores.scale[row]
-        # One pass over the rows of each place: the sum of 2R copies [N, V] would take a fifth of a training step.
+        # One pass over the rows of each offset: the sum of 2R copies [N, V] would take a fifth of a training step.
         bag = F.embedding_bag(which, scores.full, mode="sum", per_sample_weights=self.gain * scale)
         logits, own = logits + bag, []
         for place, of_place in enumerate(row.unbind(1)):
@@ -102,7 +102,7 @@ class NGramPriorModule(nn.Module):
 
 
 def ngram_prior_counts(model: nn.Module) -> dict[str, Tensor]:
-    """Return the n-gram counts in a model, by their names in its state dict."""
+    """Return the n-gram counts in a model, as a dict from their names in its state dict."""
     priors = {name: module for name, module in model.named_modules() if isinstance(module, NGramPriorModule)}
     return {f"{name}.{key}": counts for name, prior in priors.items() for key, counts in prior.named_buffers()}
 
@@ -113,7 +113,7 @@ def _resize(prior: NGramPriorModule, state: Mapping[str, Any], prefix: str, *res
     for name, own in list(prior.named_buffers()):
         saved = state.get(prefix + name)
         if saved is None or saved.dtype != own.dtype or saved.shape[1:] != own.shape[1:]:
-            continue  # torch has the words for it
+            continue  # torch reports this itself
         ids = saved[:, :2] if name != "tokens" else saved.new_zeros(0)
         if saved.numel() and (int(saved.min()) < 0 or (ids.numel() and int(ids.max()) >= prior.vocabulary_size)):
             errors.append(f"{prefix}{name} has negative counts, or token ids outside the vocabulary")
@@ -123,29 +123,30 @@ def _resize(prior: NGramPriorModule, state: Mapping[str, Any], prefix: str, *res
 
 
 class _Scores(NamedTuple):
-    """The scores s(y | h) of all neighbour offsets; row h of an offset is V when its neighbour is not visible.
+    """The scores s(y | h) for all neighbour offsets; row h of an offset is V when its neighbour is not visible.
 
-    Most contexts have few different neighbours, and all other tokens share the score −log (1 + N(h)/T(h)). So memory
-    grows with the number of pairs, not with V²: a row is dense, 4·V bytes, only if it has many neighbours; other rows
-    store 8 bytes per neighbour. Sparse rows are read padded to the longest, so a step never waits for the device.
+    Most contexts have few different neighbours, and all other tokens share the score −log (1 + N(h)/T(h)). Memory
+    therefore grows with the number of pairs, not with V². A row is dense (4·V bytes) only if it has many neighbours;
+    other rows store 8 bytes per neighbour. Sparse rows are read padded to the longest, so a step never waits for the
+    device.
     """
 
-    full: Tensor  # the rows in full, [F + 1, V]; the first is −1 everywhere
-    which: Tensor  # the row of `full` that each has, the first if it is not there, int64 [2R·(V + 1)]
-    scale: Tensor  # what that is multiplied by: 1, or log (1 + N(h)/T(h)) for the first, [2R·(V + 1)]
-    token: Tensor  # the E tokens of the other rows, as a view of K from each on, int32 [E + 1, K]
-    score: Tensor  # s(y | h) + log (1 + N(h)/T(h)) of them, a view likewise, [E + 1, K]
-    first: Tensor  # where in `token` each row begins, int64 [2R·(V + 1)]
-    length: Tensor  # how many tokens it has there, at most K, int64 [2R·(V + 1)]
+    full: Tensor  # the dense rows, [F + 1, V]; the first is −1 everywhere
+    which: Tensor  # index into `full` of each row, 0 for a sparse row, int64 [2R·(V + 1)]
+    scale: Tensor  # factor of that row of `full`: 1, or log (1 + N(h)/T(h)) for the first, [2R·(V + 1)]
+    token: Tensor  # the E tokens of the sparse rows, as a view of the K tokens from each on, int32 [E + 1, K]
+    score: Tensor  # their s(y | h) + log (1 + N(h)/T(h)), as the same view, [E + 1, K]
+    first: Tensor  # index in `token` at which each row begins, int64 [2R·(V + 1)]
+    length: Tensor  # number of tokens that each row has there, at most K, int64 [2R·(V + 1)]
     types: Tensor  # T(h), at least 1, [2R·(V + 1)]
     less: Tensor  # log (1 + N(h)/T(h)), [2R·(V + 1)]
     unit: Tensor  # 1/p(y), [V]
 
     @classmethod
     def of(cls, apart: Sequence[Tensor], tokens: Tensor, dtype: torch.dtype) -> _Scores:
-        """Return the scores, from the counts [M, 3] of each distance and the counts of single tokens [V]."""
+        """Return the scores, computed from the counts [M, 3] of each distance and the counts of single tokens [V]."""
         V = len(tokens)
-        # What is in float64 is computed where that is.
+        # Values in float64 are computed on a device that supports float64.
         there, exact = tokens.device, exact_device(tokens.device)
         p = (move_to(tokens, exact).double() + 1) / move_to(tokens.sum() + V, exact)
         pairs = [each.long().unbind(1) for each in apart]
@@ -176,11 +177,11 @@ class _Scores(NamedTuple):
         )
 
     def seen(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens of sparse rows [N], int64 [N, K], and their scores, padded with 0."""
+        """Return the tokens, int64 [N, K], of the sparse rows `row` [N], and their scores [N, K], padded with 0."""
         first, positions = self.first[row], torch.arange(self.token.shape[1], device=row.device)
         return self.token[first].long(), torch.where(positions < self.length[row, None], self.score[first], 0)
 
     def left_out(self, own: Tensor, row: Tensor, x: Tensor) -> Tensor:
-        """Return the change of s(x | h) = `own` when its count is reduced by 1, [N, 2R]; rows are [N, 2R], x [N, 1]."""
+        """Return the change [N, 2R] in s(x | h) = `own` when its count drops by 1; `row` is [N, 2R], x [N, 1]."""
         less = self.less[row]
         return ((own + less).expm1() - self.unit[x] / self.types[row]).clamp(min=0).log1p() - less - own

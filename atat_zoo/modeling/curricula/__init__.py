@@ -1,7 +1,7 @@
-"""Curricula: loss weights that move the training from easy to hard tokens, or depend on the visible tokens.
+"""Curricula: loss weights that shift the training from easy to hard tokens or depend on the visible tokens.
 
-Weights that depend on the importance of the clean sequence x bias the learned distribution towards tokens of high
-weight. Weights that depend only on z, such as those of `context_adaptive` and `planner_aware`, do not:
+Weights that depend on the importance of the clean sequence x bias the learned distribution towards tokens with high
+weights. Weights that depend only on z, such as those of `context_adaptive` and `planner_aware`, do not; see
 docs/explanation/adaptive-masks.md, "Masks by visible tokens".
 """
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 
 
 class CurriculumModule(Protocol):
-    """The result of `build`. A curriculum that follows the loss is an `nn.Module` and a `StatefulComponent`."""
+    """The object that `build` returns; one that follows the loss is an `nn.Module` and a `StatefulComponent`."""
 
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress, for the metrics."""
 
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
-        """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens.
+        """Return the weights c, float32 [B, L], which are positive and have mean 1 over each row's maskable tokens.
 
         `importance`, [B, L] in [0, 1], is detached; the estimator computed it from the clean tokens or from z.
-        `progress` is the completed fraction of the training, in [0, 1].
+        `progress` is the completed fraction of training, in [0, 1].
         """
 
 
 @runtime_checkable
 class ExponentialWeighting(Protocol):
-    """A `CurriculumModule` that weights a token of importance 1 exp(strength) times as much as one of importance 0."""
+    """A `CurriculumModule` whose weight for importance 1 is exp(strength) times the weight for importance 0."""
 
     def strength(self, progress: float) -> float:
-        """Return the strength at this progress, for the metrics: below 0 while easy tokens weigh more."""
+        """Return the strength at this progress, for the metrics; it is below 0 while easy tokens weigh more."""
 
 
 class Curriculum(Protocol):
-    """A component of the kind curriculum."""
+    """A component of kind `curriculum`."""
 
     name: str
     network: ClassVar[str]
-    #: Whether it weighs all tokens alike where all have the same importance; an experiment without one is refused.
+    #: Whether it weights all tokens alike if all have the same importance; such an experiment is refused.
     reads_importance: ClassVar[bool] = False
 
     def build(self, context: Context) -> CurriculumModule:
@@ -59,7 +59,7 @@ class Curriculum(Protocol):
 
 
 class StatelessCurriculum(CurriculumModule):
-    """A curriculum with a single stage, which is its own module."""
+    """A curriculum with a single stage that serves as its own module."""
 
     name: str
     reads_importance: ClassVar[bool] = False
@@ -85,25 +85,25 @@ class NoCurriculum(StatelessCurriculum):
 
 @component
 class ThreeStageCurriculum(Curriculum):
-    """Loss weights exp(−s·I) in the easy stage, 1 in the medium stage, exp(+s·I) in the hard one.
+    """Loss weights of exp(−s·I) in the easy stage, 1 in the medium stage and exp(+s·I) in the hard stage.
 
     The weights are divided by their mean over each row's maskable tokens, so the curriculum shifts weight between
     tokens without changing the scale of the loss. `progress` decides how the strength changes within a stage:
 
     - `step`: constant −s, 0 and +s;
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
-    - `exponential`: between the same ends, fast at first, then slowly.
+    - `exponential`: between the same values, quickly at first, then slowly.
 
-    With `thresholds` a token is easy below the first and hard above the second: before the division, easy tokens weigh
-    exp(s) in the easy stage, hard tokens weigh exp(s) in the hard stage, and all others weigh 1.
+    With `thresholds`, a token is easy below the first threshold and hard above the second. Before the division, easy
+    tokens weigh exp(s) in the easy stage, hard tokens weigh exp(s) in the hard stage, and all others weigh 1.
 
-    During warmup the strength grows from 0: by default over the first tenth of the easy stage, otherwise over
-    `warmup_steps`, which are cut off at the end of the easy stage. Choose `warmup_steps` much shorter than the stage,
-    or the stage never reaches its strength.
+    During warmup, the strength grows from 0 over `warmup_steps`, by default the first tenth of the easy stage. The
+    warmup is cut off at the end of that stage, so choose a `warmup_steps` much shorter than the stage; otherwise the
+    stage never reaches its strength.
     """
 
     name = "three_stage"
-    summary = "ATAT's curriculum: higher loss weights for easy tokens at first, for hard tokens at the end"
+    summary = "ATAT's curriculum: higher loss weights for easy tokens at first and for hard tokens at the end"
     network = "atat_zoo.modeling.curricula.curriculum_networks:ThreeStageModule"
     reads_importance = True
     refs = ("doi:10.1145/1553374.1553380",)
@@ -112,24 +112,24 @@ class ThreeStageCurriculum(Curriculum):
         2.0, help="s, strength: a token of importance 1 has exp(s) times the weight of one of importance 0", ge=0, le=50
     )
     boundaries: tuple[float, float] = param(
-        (0.2, 0.8), help="training progress at which the stages medium and hard begin", ge=0, le=1
+        (0.2, 0.8), help="training progress at which the medium and hard stages begin", ge=0, le=1
     )
     warmup_steps: int | None = param(
         None, help="optimizer steps over which the strength grows from 0; default: a tenth of the easy stage", ge=0
     )
     progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength changes within a stage")
     thresholds: tuple[float, float] | None = param(
-        None, help="importance thresholds of easy and hard tokens; default: a smooth weight"
+        None, help="importance thresholds for easy and hard tokens; by default, weights vary smoothly with importance"
     )
 
     def __attrs_post_init__(self) -> None:
         if self.boundaries[0] > self.boundaries[1]:
-            raise ValueError(f"boundaries must not fall, not {list(self.boundaries)}")
+            raise ValueError(f"boundaries must be in ascending order, not {list(self.boundaries)}")
         if self.thresholds and not 0 <= self.thresholds[0] <= self.thresholds[1] <= 1:
-            raise ValueError(f"thresholds must be in [0, 1] and not fall, not {list(self.thresholds)}")
+            raise ValueError(f"thresholds must be in [0, 1] and in ascending order, not {list(self.thresholds)}")
 
     def extends(self, done: int, steps: int, more: int) -> bool:
-        """Return whether the first `done` steps are the same in a training of `steps` and of `more` steps."""
+        """Return whether the first `done` steps are the same when training for `steps` and for `more` steps."""
         return False
 
 
@@ -137,15 +137,15 @@ class ThreeStageCurriculum(Curriculum):
 class DynamicCurriculum(Curriculum):
     """The stages of `three_stage`, switched by the trend of the loss.
 
-    A stage has two running means of the masked cross-entropy, a fast and a slow one. The trend of the loss is their
+    Each stage has two running means of the masked cross-entropy, a fast and a slow one. The trend of the loss is their
     relative difference, gain = (slow − fast)/slow:
 
-    - gain ≥ `threshold`: the loss falls, stay in the stage;
-    - gain < −`tolerance`: the loss rises, the stage is too hard, go back one;
-    - otherwise it is flat: after `patience` such steps in a row, go on to the next.
+    - gain ≥ `threshold`: the loss is falling, and the stage stays the same;
+    - gain < −`tolerance`: the loss is rising because the stage is too hard, and the previous stage returns;
+    - otherwise, the loss is flat, and the next stage begins after `patience` such steps in a row.
 
-    A new stage starts with empty means. The loss is the unweighted one, so a
-    change of weights is not mistaken for a change of the model.
+    A new stage starts with empty means. The loss is unweighted, so a change in the weights is not mistaken for a change
+    in the model.
     """
 
     name = "dynamic"
@@ -157,9 +157,11 @@ class DynamicCurriculum(Curriculum):
     sharpness: float = param(
         2.0, help="s, strength: a token of importance 1 has exp(s) times the weight of one of importance 0", ge=0, le=50
     )
-    threshold: float = param(0.01, help="minimum relative improvement", ge=0, le=1)
-    tolerance: float = param(0.05, help="relative increase of the loss that returns to the previous stage", ge=0, le=1)
-    patience: int = param(200, help="patience: consecutive steps without improvement before the next stage", ge=1)
+    threshold: float = param(0.01, help="relative improvement of the loss needed to stay in a stage", ge=0, le=1)
+    tolerance: float = param(
+        0.05, help="relative increase of the loss that triggers a return to the previous stage", ge=0, le=1
+    )
+    patience: int = param(200, help="number of consecutive steps without improvement before the next stage", ge=1)
     fast: float = param(20.0, help="time constant of the fast running mean, in steps", ge=1)
     slow: float = param(200.0, help="time constant of the slow running mean, in steps", ge=1)
 
@@ -175,8 +177,8 @@ class ContextAdaptiveCurriculum(StatelessCurriculum):
         c_i ∝ ε + (1 − ε) · Σ_{j visible, j ≠ i} ½ p (1 − p)^{|i − j| − 1}
 
     The sum is the visible fraction of the neighbourhood, weighted by a geometric distribution on each side. The floor
-    ε, which CART does not have, keeps tokens without visible neighbours in the loss. As for any curriculum, the mean
-    over the maskable tokens of a sequence is 1.
+    ε, which CART does not have, keeps tokens without visible neighbours in the loss. As in every curriculum, the
+    weights have mean 1 over the maskable tokens of a sequence.
     """
 
     name = "context_adaptive"
@@ -184,10 +186,10 @@ class ContextAdaptiveCurriculum(StatelessCurriculum):
     refs = ("arXiv:2508.15487",)
 
     sharpness: float = param(
-        0.3, help="p of the geometric distribution of the distance; larger weighs nearer tokens more", gt=0, le=1
+        0.3, help="p of the geometric distribution of distances; a larger p favours nearer tokens more", gt=0, le=1
     )
     floor: float = param(
-        0.1, help="ε, weight of a token without visible neighbours; 1 weighs all tokens equally", gt=0, le=1
+        0.1, help="ε, weight of a token without visible neighbours; at 1, all tokens weigh the same", gt=0, le=1
     )
 
     @override
@@ -211,8 +213,8 @@ class PlannerAwareCurriculum(StatelessCurriculum):
 
         c_i = (1 − a) + a · k · softmax_j(∓I_j / T)_i   over the k masked tokens of a sequence, and 1 elsewhere
 
-    I is the importance by an estimator that reads z; the minus is for `first = "easy"`. The paper uses the model's own
-    confidence as the planner; here the planner is the estimator, in the loss and in the sampler's order.
+    I is the importance from an estimator that reads z; the sign is minus for `first = "easy"`. The planner in the paper
+    is the model's own confidence; here it is the estimator, both in the loss and in the sampler's order.
     """
 
     name = "planner_aware"
@@ -223,7 +225,7 @@ class PlannerAwareCurriculum(StatelessCurriculum):
     first: Literal["easy", "hard"] = param("easy", help="whether the sampler fills easy or hard tokens first")
     share: float = param(0.5, help="a, fraction of the weight that follows the planner", ge=0, lt=1)
     temperature: float = param(
-        0.3, help="T, temperature; a small value puts this fraction on the next token only", ge=1e-3, le=1e9
+        0.3, help="T, temperature; a small value concentrates this fraction on the next token", ge=1e-3, le=1e9
     )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -232,7 +234,7 @@ class PlannerAwareCurriculum(StatelessCurriculum):
             yield Problem(
                 "curriculum",
                 f"{self.name!r} needs the importance of masked tokens, but the estimator "
-                'reads the clean sequence; set estimator.use = "transformer" and its reads to "z"',
+                'reads the clean sequence; set estimator.use = "transformer" and estimator.reads = "z"',
             )
 
     @override

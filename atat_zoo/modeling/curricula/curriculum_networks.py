@@ -1,4 +1,4 @@
-"""The modules of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
+"""The modules of the curricula: a schedule, and a module that follows the loss. Shapes: B sequences, L tokens."""
 
 import math
 from typing import Literal
@@ -12,8 +12,8 @@ from atat_zoo.modeling.curricula import CurriculumModule
 from atat_zoo.registry import Context
 
 _STAGES = ("easy", "medium", "hard")
-_WARMUP = 0.1  # share of the easy stage
-_DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage
+_WARMUP = 0.1  # fraction of the easy stage
+_DECAY = 5.0  # for `exponential`: over a stage, the distance to the final strength falls to e^-5 of its initial value
 
 
 class ThreeStageModule(CurriculumModule):
@@ -30,7 +30,7 @@ class ThreeStageModule(CurriculumModule):
         thresholds: tuple[float, float] | None,
     ) -> None:
         self.sharpness, self.boundaries, self.shape, self.thresholds = sharpness, boundaries, progress, thresholds
-        # Share of the training over which the strength grows from 0.
+        # Fraction of training over which the strength grows from 0.
         easy = boundaries[0]
         self.warmup = _WARMUP * easy if warmup_steps is None else min(warmup_steps / max(context.steps, 1), easy)
 
@@ -40,7 +40,7 @@ class ThreeStageModule(CurriculumModule):
         return "easy" if progress < first else "medium" if progress < second else "hard"
 
     def strength(self, progress: float) -> float:
-        """Return the strength, in [−s, +s], by which importance is multiplied in the exponent."""
+        """Return the strength, in [−s, +s], which multiplies importance in the exponent."""
         first, second = self.boundaries
         stage, gradual = self.stage(progress), self.shape != "step"
         if stage == "medium":
@@ -54,13 +54,13 @@ class ThreeStageModule(CurriculumModule):
         return self.sharpness * size * started
 
     def _moved(self, share: float) -> float:
-        """Return the completed fraction of a gradual change at the fraction `share` of the stage."""
+        """Return how much of a gradual change is complete at the fraction `share` of the stage."""
         return share if self.shape == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
 
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         strength, thresholds = self.strength(progress), self.thresholds
-        if thresholds is not None:  # of degrees, two are left; a negative strength is for those that are not easy
+        if thresholds is not None:  # importance becomes 0 or 1; for a negative strength, only easy tokens get 0
             easy, hard = thresholds
             importance = ((importance > hard) if strength > 0 else (importance >= easy)).float()
         return tilt(importance, strength, noised.maskable)
@@ -74,7 +74,7 @@ class DynamicModule(nn.Module, CurriculumModule):
 
     position: Tensor  # int64 []: index of the stage
     flat: Tensor  # int64 []: flat steps in a row
-    sums: Tensor  # float64 [2, 2]: fast and slow, each the forgetting sum of losses and of ones
+    sums: Tensor  # float64 [2, 2]: for fast and slow, the decaying sums of losses and of ones
     decay: Tensor  # float64 [2, 1]: what fast and slow retain per step
 
     def __init__(
@@ -101,7 +101,7 @@ class DynamicModule(nn.Module, CurriculumModule):
         return _STAGES[int(self.position)]
 
     def strength(self, progress: float) -> float:
-        """Return −s, 0 or +s, depending on the stage only."""
+        """Return −s, 0 or +s, depending only on the stage."""
         return self.sharpness * (int(self.position) - 1)
 
     @override
@@ -138,8 +138,9 @@ class DynamicModule(nn.Module, CurriculumModule):
 def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
     """Return exp(strength · I), divided by its mean over each row's maskable tokens.
 
-    A mean over the masked tokens would give a single masked token the weight 1. A negative strength favours easy
-    tokens, a positive one hard tokens. The result is float32 [B, L], positive, and 1 where not maskable.
+    Dividing by the mean over the masked tokens instead would give a single masked token the weight 1. A negative
+    strength favours easy tokens, a positive strength hard ones. The result, float32 [B, L], is positive, and 1 where
+    not maskable.
     """
     # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
     logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)

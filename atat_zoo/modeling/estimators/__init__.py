@@ -1,11 +1,11 @@
-"""Importance estimators: how hard each token of a sequence is to predict.
+"""Importance estimators, which estimate how hard each token of a sequence is to predict.
 
 The module of an estimator maps tokens to importance in [0, 1]. Its input is the backbone's detached embedding, so its
 loss does not train the backbone.
 
-An estimator reads x, the clean sequence, or z, the masked one. Importance of x depends on the masked tokens, so masks
-and weights that use it bias the model: the loss is no longer minimised by the posterior. Importance of z depends only
-on visible tokens, so it introduces no such bias.
+An estimator reads either x, the clean sequence, or z, the masked sequence. Importance computed from x depends on the
+masked tokens, so masks and weights that use it bias the model: the posterior no longer minimises the loss. Importance
+computed from z depends only on visible tokens, so it introduces no such bias.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reads: TypeAlias = Literal["x", "z"]
 
 
 class EstimatorModule(Protocol):
-    """The result of `build`: an `nn.Module` with this `forward`."""
+    """The `nn.Module` that `build` returns, with this `forward`."""
 
     reads: Reads = "x"  # which tokens it gets
     reads_time: bool = False  # whether `t` changes the result
@@ -40,22 +40,22 @@ class EstimatorModule(Protocol):
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1]; values outside `maskable`, bool [B, L], are ignored.
 
-        `tokens` are x or z, as `reads` says, int64 [B, L]; the mask id is V. `embedded` is their detached embedding by
-        the backbone, [B, L, D]. With `reads_hidden` it is the detached hidden state from which the head predicts each
-        token, followed by the embeddings of the 2R neighbours that an n-gram prior reads: [B, L, D (1 + 2R)]. The
-        diffusion time `t`, [B], may be None for an estimator that does not read it.
+        `tokens`, int64 [B, L], are x or z, depending on `reads`; the mask id is V. `embedded` [B, L, D] is their
+        detached embedding from the backbone. With `reads_hidden`, it is instead the detached hidden state from which
+        the head predicts each token, followed by the embeddings of the 2R neighbours that an n-gram prior reads:
+        [B, L, D (1 + 2R)]. The diffusion time `t` [B] may be None for an estimator that does not read it.
         """
 
 
 class Estimator(Protocol):
-    """A component of the kind estimator."""
+    """A component of kind `estimator`."""
 
     name: str
     network: ClassVar[str]
 
     @property
     def reads(self) -> Reads:
-        """Whether the module reads the clean sequence, "x" (the default), or the masked one, "z"."""
+        """The sequence that the module reads: "x", the clean one (the default), or "z", the masked one."""
         return "x"
 
     @property
@@ -113,7 +113,7 @@ class FrequencyEstimator(Estimator):
     """Importance from the unigram prior of the training shards.
 
     I(v) = log p(v) / min log p, with one added to every count, so a token that never occurs has importance 1. The
-    values are a buffer of the model.
+    values are stored in a buffer of the model.
     """
 
     name = "frequency"
@@ -127,8 +127,8 @@ class TransformerEstimator(Estimator):
 
     With `reads = "z"` the layers read the masked sequence and learn the difficulty of each masked token.
 
-    The input is a projection of the backbone's token embedding; the estimator adds about 2 % to a backbone of 124M
-    parameters. `own_embedding` adds a separate embedding, as in the ATAT report: 13M parameters for a vocabulary of
+    The input is a projection of the backbone's token embedding; the estimator adds about 2 % to the parameters of a
+    124M backbone. `own_embedding` adds a separate embedding, as in the ATAT report: 13M parameters for a vocabulary of
     50k.
     """
 
@@ -141,9 +141,9 @@ class TransformerEstimator(Estimator):
     layers: int = param(2, help="transformer layers", ge=1, le=10_000)
     width: int = param(256, help="width of the layers", ge=2)
     heads: int = param(4, help="attention heads", ge=1)
-    max_length: int = param(1024, help="maximum sequence length (learned position embeddings)", ge=1)
+    max_length: int = param(1024, help="maximum sequence length, for the learned position embeddings", ge=1)
     time_conditioning: bool = param(
-        False, help="condition on t; the bound of the objective `adaptive` cannot be computed then"
+        False, help="condition the estimator on t; rules out the bound of the `adaptive` objective"
     )
     own_embedding: bool = param(False, help="use a separate token embedding instead of the backbone's")
 
@@ -166,7 +166,7 @@ class TransformerEstimator(Estimator):
             )
         if self.width % self.heads:
             yield Problem(
-                "estimator.width", f"{self.width} does not divide into {self.heads} heads; change estimator.heads"
+                "estimator.width", f"{self.width} cannot be split into {self.heads} heads; change estimator.heads"
             )
 
     @override
@@ -183,9 +183,9 @@ class TransformerEstimator(Estimator):
 
     @override
     def activations(self, rows: int, length: int, width: int) -> int:
-        # Of each layer in float32 what two norms read; in bf16 2 norms, 3 queries, keys and values, 1 attention, and
-        # twice the width of the feed-forward layer, 4 E; statistics of the norms and of attention. Once, the embedding
-        # in bf16, and the last norm.
+        # Per layer in float32: the inputs of two norms; in bf16: 2 norms, 3 queries, keys and values, 1 attention, and
+        # twice the width of the feed-forward layer, 4 E; also the statistics of the norms and of attention. Once: the
+        # embedding in bf16 and the last norm.
         layer = 4 * 2 * self.width + 2 * (6 + 2 * 4) * self.width + 4 * (4 + self.heads)
         return rows * length * (self.layers * layer + 6 * self.width + (0 if self.own_embedding else 2 * width))
 
@@ -193,7 +193,7 @@ class TransformerEstimator(Estimator):
     def build(self, context: Context) -> nn.Module:
         weights = self.weights(context.vocabulary_size, context.width, context.length)
         asked = f"an estimator of {self.layers} layers and width {self.width}"
-        require(4 * weights, asked, "its weights", "make it smaller")
+        require(4 * weights, asked, "its weights", "lower layers or width")
         return super().build(context)
 
 
@@ -201,9 +201,9 @@ class TransformerEstimator(Estimator):
 class LossPredictionEstimator(Estimator):
     """A small MLP that predicts the loss of each masked token from the backbone's detached hidden state.
 
-    It also reads the embeddings of the neighbours that an n-gram prior reads, since the hidden state need not know what
-    the prior adds to the logits. The importance of visible tokens has no meaning. An objective that has computed the
-    hidden states already needs no further pass; where importance is asked of another text, it takes one.
+    It also reads the embeddings of the neighbours that an n-gram prior reads, since the hidden state need not represent
+    what the prior adds to the logits. The importance of visible tokens is meaningless. An objective that has already
+    computed the hidden states needs no extra forward pass; the importance of any other text takes one.
     """
 
     name = "loss_prediction"
@@ -216,12 +216,12 @@ class LossPredictionEstimator(Estimator):
     width: int = param(128, help="width of the hidden layer", ge=1, le=65_536)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problem: a sampler that would run the network twice per step, which NFE would not count."""
+        """Yield a problem if the sampler would run the network twice per step, since NFE would not include this."""
         if (sampler := experiment.parts["sampler"]).uses_importance:
             yield Problem(
                 "sampler",
-                f"{sampler.name!r} uses importance, for which the estimator 'loss_prediction' needs a forward pass of "
-                "its own in every step; choose another sampler, or the estimator 'transformer'",
+                f"{sampler.name!r} uses importance, for which the estimator 'loss_prediction' needs an extra forward "
+                "pass in every step; choose a different sampler or the estimator 'transformer'",
             )
 
     @override
@@ -244,7 +244,7 @@ class LossPredictionEstimator(Estimator):
 
 @component_base
 class _ComposedEstimator(Estimator):
-    """An estimator composed of others."""
+    """An estimator composed of inner estimators."""
 
     inside: ClassVar[tuple[str, ...]]  # the parameters that are estimators; the first one is trained
 
@@ -297,7 +297,7 @@ class _ComposedEstimator(Estimator):
             if inner.reads != self.reads:
                 yield Problem(
                     f"estimator.{key}",
-                    f"{inner.name!r} reads {inner.reads} and the {self.inside[0]} one "
+                    f"{inner.name!r} reads {inner.reads} but the {self.inside[0]} estimator reads "
                     f'{self.reads}; set reads = "{inner.reads}" in both, or use only one of them',
                 )
             elif inner.learns and inner.reads_hidden != self.reads_hidden:
@@ -316,13 +316,13 @@ class HybridEstimator(_ComposedEstimator):
     """The mixture I = mix · learned + (1 − mix) · prior; only the learned estimator is trained."""
 
     name = "hybrid"
-    summary = "mixture of a learned estimator and the frequency prior, 0.7 to 0.3"
+    summary = "mixture of a learned estimator (0.7) and the frequency prior (0.3)"
     network = "atat_zoo.modeling.estimators.estimator_networks:MixModule"
     refs = ("ATAT",)
     inside = ("learned", "prior")
     mix: float = param(0.7, help="fraction of the learned estimator", ge=0, le=1)
     learned: Estimator = component_param("estimator", "transformer", help="estimator that is trained")
-    prior: Estimator = component_param("estimator", "frequency", help="estimator that it is mixed with")
+    prior: Estimator = component_param("estimator", "frequency", help="estimator that the learned one is mixed with")
 
     @override
     def tells_apart(self, trained: bool) -> bool:
@@ -332,10 +332,11 @@ class HybridEstimator(_ComposedEstimator):
 
 @component
 class TermBiasEstimator(_ComposedEstimator):
-    """Another estimator with the importance of given words raised: I + s · (1 − I) for their tokens.
+    """Another estimator whose importance is raised for the tokens of given words, to I + s · (1 − I).
 
-    With a negative strength it is I + s · I. The mean mask rate of a sequence does not change, so these words are
-    masked more often and all others less. The guidance `importance_bias` does the same for sampling, with any model.
+    A negative strength lowers it to I + s · I. The mean mask rate of a sequence does not change, so raising importance
+    masks these words more often and all others less often. The guidance `importance_bias` does the same for sampling,
+    with any model.
     """
 
     name = "term_bias"
@@ -346,7 +347,7 @@ class TermBiasEstimator(_ComposedEstimator):
 
     words: tuple[str, ...] = param((), help="words or phrases whose importance changes")
     strength: float = param(
-        0.5, help="how far importance moves towards 1 (or towards 0, if negative), as a fraction", ge=-1, le=1
+        0.5, help="fraction by which importance moves towards 1 (or towards 0, if negative)", ge=-1, le=1
     )
     base: Estimator = component_param("estimator", "uniform", help="estimator whose importance is changed")
 
@@ -356,15 +357,15 @@ class TermBiasEstimator(_ComposedEstimator):
 
     @override
     def build(self, context: Context) -> nn.Module:
-        """Return the module; raises a `UserError` that names a word unknown to the tokenizer."""
+        """Return the module; raise a `UserError` that names any word unknown to the tokenizer."""
         return super().build(context) if self.words and self.strength else self.base.build(context)
 
 
 def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:
-    """Raise a `UserError` if a run has no importance estimator, or one that is constant and `constant` is false."""
+    """Raise a `UserError` if a run has no importance estimator, or has a constant one and `constant` is false."""
     objective = experiment.parts["objective"]
     if "estimator" not in objective.uses:
-        problem = f"was trained by the objective {objective.name!r}, which uses no importance estimator"
+        problem = f"was trained with the objective {objective.name!r}, which uses no importance estimator"
     elif not constant and not weighs_tokens(experiment):
         name = experiment.parts["estimator"].name
         problem = f"has the estimator {name!r}, which gives every token the same importance"

@@ -1,4 +1,4 @@
-"""The modules of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's width."""
+"""The modules of the estimators. Shapes: B sequences, L tokens, the backbone's width D, the estimator's width E."""
 
 import math
 
@@ -35,7 +35,7 @@ class TransformerModule(nn.Module, EstimatorModule):
             nn.init.normal_(self.embedding.weight, std=1.0)
         else:
             self.project = nn.Linear(context.width, width, bias=False)
-            # The backbone's rows have length about 1; this makes the layers' input have entries of about 1.
+            # The backbone's embeddings have norm about 1; this scales the layers' input to entries of about 1.
             nn.init.normal_(self.project.weight, std=1.0)
         self.positions = nn.Parameter(torch.randn(min(max_length, context.length), width) * 0.02)
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
@@ -148,7 +148,7 @@ class MixModule(nn.Module):
 
     def __init__(self, context: Context, *, mix: float, learned: nn.Module, prior: nn.Module) -> None:
         super().__init__()
-        self.a, self.b, self.mix = learned, prior, mix  # by the names in saved weights
+        self.a, self.b, self.mix = learned, prior, mix  # named as in saved weights
         self.reads, self.reads_time = learned.reads, bool(learned.reads_time or prior.reads_time)
         self.reads_hidden = bool(learned.reads_hidden)
 
@@ -159,7 +159,7 @@ class MixModule(nn.Module):
 
 
 class BiasedModule(nn.Module):
-    """The importance of `base`, moved towards 1 or 0 at the tokens of the words."""
+    """The importance from `base`, moved towards 1 or 0 for the tokens of the words."""
 
     def __init__(self, context: Context, *, words: tuple[str, ...], strength: float, base: nn.Module) -> None:
         super().__init__()

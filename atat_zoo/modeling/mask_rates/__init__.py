@@ -1,14 +1,14 @@
-"""Mask-rate distributions of the training.
+"""Mask-rate distributions for training.
 
 The rate of each sequence is drawn from a density f on (0, 1], stratified over the sequences of a training step. The
-NELBO's weight of a sequence is 1/(r·f(r)), so the expectation does not depend on f:
+NELBO weight of a sequence is 1/(r·f(r)), so the expectation does not depend on f:
 
     E_{r ~ f} [ g(r) / (r·f(r)) ]  =  ∫₀¹ g(r)/r dr
 
-With weights of 1, f instead decides how much each rate counts. A time-conditioned network reads the time at which the
-noise schedule has the drawn rate. Noise, bounds, samplers and evaluations do not depend on f. Some objectives use no
-mask-rate distribution: `mlm` masks a fixed fraction, `d3pm` draws one of its T steps, `adaptive` draws the number of
-masks or the time of its own process, and `autoregressive` masks nothing.
+With weights of 1, f instead determines how much each rate contributes. A time-conditioned network reads the time at
+which the noise schedule has the drawn rate. Noise schedules, bounds, samplers and evaluations do not depend on f. Some
+objectives use no mask-rate distribution: `mlm` masks a fixed fraction, `d3pm` draws one of its T steps, `adaptive`
+draws the number of masks or the time of its own process, and `autoregressive` masks nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class MaskRates(Protocol):
-    """A component of the kind mask_rates, or the result of its `build(context)`.
+    """A component of kind `mask_rates`, or the result of its `build(context)`.
 
-    A component with tensors has a `network` that defines `levels`; with a state, it also implements
+    A component with tensors has a `network` that defines `levels`; one with a state also implements
     `StatefulComponent`.
     """
 
@@ -39,16 +39,16 @@ class MaskRates(Protocol):
     def finite_variance(self) -> bool:
         """Whether ∫ 1/f dr is finite; true by default.
 
-        If not, a training with NELBO weights has gradients of infinite variance and is refused.
+        If not, training with NELBO weights would have gradients of infinite variance and is refused.
         """
         return True
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
-        """Return rates, their times and their NELBO weights, float32, in the shape of u; draws no random numbers.
+        """Return the rates, their times and their NELBO weights, float32, in the shape of u; draw no random numbers.
 
-        u is uniform in (0, 1] for each sequence, [B], or each block, [B, K]; strata of u become strata of f. t is the
-        time at which the noise schedule has the drawn rate, clamped to the schedule's range. `progress` is the
-        completed fraction of the training, in [0, 1].
+        u is uniform in (0, 1], with one value per sequence, [B], or per block, [B, K]; strata of u become strata of f.
+        t is the time at which the noise schedule has the drawn rate, clamped to the schedule's range. `progress` is the
+        completed fraction of training, in [0, 1].
         """
 
 
@@ -72,7 +72,7 @@ class NoiseRates(MaskRates):
 
 @component
 class UniformRates(MaskRates):
-    """Uniform mask rates on (0, 1], for any noise schedule: r = u, weight 1/r. Equal to `noise` for linear noise."""
+    """Uniform mask rates on (0, 1] for any noise schedule: r = u, weight 1/r. Same as `noise` for linear noise."""
 
     name = "uniform"
     summary = "uniform mask rates on (0, 1], for any noise schedule"
@@ -86,7 +86,7 @@ class UniformRates(MaskRates):
 
 @component_base
 class _MixedRates:
-    """A density f mixed with a uniform fraction, f̄ = (1 − ρ) f + ρ; optionally uniform early or late in training.
+    """A density f mixed with a uniform one, f̄ = (1 − ρ) f + ρ; optionally uniform early or late in training.
 
     u ≤ ρ becomes the uniform rate u/ρ, and u > ρ the quantile of f at (u − ρ)/(1 − ρ). So both components of the
     mixture are stratified, and the fraction ρ is exact.
@@ -94,20 +94,20 @@ class _MixedRates:
 
     uniform_share: float = param(0.0, help="ρ, fraction of the sequences with a uniform mask rate", ge=0, le=1)
     uniform_until: float = param(
-        0.0, help="training progress until which all rates are uniform; 0 means never", ge=0, le=1
+        0.0, help="training progress up to which all rates are uniform; 0 disables this", ge=0, le=1
     )
     uniform_from: float = param(
-        1.0, help="training progress from which all rates are uniform; 1 means never", ge=0, le=1
+        1.0, help="training progress from which all rates are uniform; 1 disables this", ge=0, le=1
     )
 
     def __attrs_post_init__(self) -> None:
         if self.uniform_until > self.uniform_from:
             raise ValueError(
-                f"uniform_until must not exceed uniform_from, not {self.uniform_until} and {self.uniform_from}"
+                f"uniform_until must be at most uniform_from, not {self.uniform_until} and {self.uniform_from}"
             )
 
     def extends(self, done: int, steps: int, more: int) -> bool:
-        """Return whether the first `done` steps are the same in a training of `steps` and of `more` steps."""
+        """Return whether the first `done` steps are the same when training for `steps` and for `more` steps."""
         return (self.uniform_until, self.uniform_from) == (0, 1)
 
     @property
@@ -130,7 +130,7 @@ class LogitNormalRates(_MixedRates):
     """
 
     name = "logit_normal"
-    summary = "logit-normal mask rates, as the times in Stable Diffusion 3: middle rates are more frequent"
+    summary = "logit-normal mask rates, like the times in Stable Diffusion 3: middle rates are more frequent"
     refs = ("arXiv:2403.03206",)
 
     location: float = param(0.0, help="m, location: the median rate is σ(m), 0.5 at m = 0", ge=-5, le=5)
@@ -143,16 +143,16 @@ class LogitNormalRates(_MixedRates):
 class BetaRates(_MixedRates):
     """Beta-distributed mask rates, f(r) = r^(a−1) (1 − r)^(b−1) / B(a, b).
 
-    a = b = 1 is uniform, and a > b prefers high rates. ∫ 1/f dr is finite if a < 2 and b < 2.
+    a = b = 1 is uniform, and a > b favours high rates. ∫ 1/f dr is finite if a < 2 and b < 2.
     """
 
     name = "beta"
-    summary = "beta-distributed mask rates, for a preference for low, middle or high rates"
+    summary = "beta-distributed mask rates, to favour low, middle or high rates"
     refs = ("arXiv:2410.24164",)
     network = "atat_zoo.modeling.mask_rates.mask_rate_networks:BetaRatesModule"
 
-    a: float = param(2.0, help="a; above 1 low rates are rarer, below 1 more frequent", ge=0.5, le=50)
-    b: float = param(2.0, help="b; above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
+    a: float = param(2.0, help="a; values above 1 make low rates rarer, values below 1 more frequent", ge=0.5, le=50)
+    b: float = param(2.0, help="b; values above 1 make high rates rarer, values below 1 more frequent", ge=0.5, le=50)
 
     @property
     @override
@@ -164,10 +164,11 @@ class BetaRates(_MixedRates):
 class AdaptiveRates(_MixedRates):
     """f(r) ∝ ε + max(0, r·(H₁ − CE(r))): mask rates are more frequent where the model gains more from context.
 
-    CE(r) is the running mean of the cross-entropy at masked tokens of sequences with about this rate, and H₁ the
-    unigram entropy of the training tokens. H₁ − CE(r) is the gain from context per masked token, and r times this the
-    gain per token. Near r = 0 few tokens are masked, and near r = 1 there is little context; the maximum in between
-    moves during training. f is piecewise constant over bins, and uniform until every bin has had a masked token.
+    CE(r) is the running mean of the cross-entropy at masked tokens in sequences with about this rate, and H₁ is the
+    unigram entropy of the training tokens. H₁ − CE(r) is the gain from context per masked token, and r times this
+    difference is the gain per token. Near r = 0 few tokens are masked, and near r = 1 there is little context; the
+    maximum in between moves during training. f is piecewise constant over bins, and uniform until every bin has
+    received a masked token.
     """
 
     name = "adaptive"
@@ -177,5 +178,5 @@ class AdaptiveRates(_MixedRates):
     network = "atat_zoo.modeling.mask_rates.mask_rate_networks:AdaptiveRatesModule"
 
     bins: int = param(32, help="number of bins of the mask rate", ge=2, le=1024)
-    floor: float = param(0.05, help="ε in nats; large approaches uniform rates", gt=0, le=100)
+    floor: float = param(0.05, help="ε in nats; large values approach uniform rates", gt=0, le=100)
     decay: float = param(0.99, help="decay of the running mean per step", ge=0, lt=1)

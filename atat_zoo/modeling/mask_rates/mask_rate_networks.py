@@ -1,4 +1,4 @@
-"""The modules of the mask-rate distributions. B sequences of a micro-batch, K blocks of each, R bins of the rate."""
+"""The modules of the mask-rate distributions. Shapes: B sequences of a micro-batch, K blocks per sequence, R bins."""
 
 import math
 from abc import abstractmethod
@@ -12,7 +12,7 @@ from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.registry import Context
 
-# The smallest u of a step, and the smallest rate: below it a mask is drawn from a row of any length hardly ever.
+# The smallest u of a step, and the smallest rate: below this, hardly any row, however long, gets a mask.
 SMALLEST = 2.0**-53
 
 
@@ -25,17 +25,17 @@ class MixedRatesModule(nn.Module):
 
     @abstractmethod
     def density(self, rate: Tensor) -> Tensor:
-        """Return f(r), float64, in the shape of rate, float64 in (0, 1]."""
+        """Return f(r), float64, in the shape of `rate`, which is float64 in (0, 1]."""
 
     @abstractmethod
     def quantile(self, u: Tensor) -> Tensor:
-        """Return the r with ∫₀^r f = u, float64 in [0, 1], in the shape of u."""
+        """Return the r at which ∫₀^r f = u, in the shape of u, which is float64 in [0, 1]."""
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return rates, their times and weights, in the shape of u; see `MaskRates.levels`."""
         mixed = self.uniform_until <= progress < self.uniform_from
         share, u = self.uniform_share if mixed else 1.0, u.double()
-        # Where one of the two is not taken, the other's value does not matter, as long as it is finite.
+        # The value that is not selected does not matter, as long as it is finite.
         uniform, above = u / max(share, SMALLEST), (u - share) / max(1 - share, SMALLEST)
         rate = torch.where(u <= share, uniform, self.quantile(above.clamp(min=0))).clamp(min=SMALLEST)
         density = share + (1 - share) * self.density(rate) if share < 1 else torch.ones_like(rate)
@@ -59,13 +59,13 @@ class LogitNormalRatesModule(MixedRatesModule):
 
     @override
     def quantile(self, u: Tensor) -> Tensor:
-        # u = 0 and u = 1 stand for the numbers next to them.
+        # u = 0 and u = 1 are replaced by the closest numbers between them.
         z = torch.special.ndtri(u.clamp(SMALLEST, 1 - SMALLEST))
         return (self.location + self.scale * z).sigmoid()
 
 
 class BetaRatesModule(MixedRatesModule):
-    """The beta density, with its quantiles by cubic interpolation between the nodes of a table.
+    """The beta density, with quantiles from cubic interpolation between the nodes of a table.
 
     The table is over the log-odds x, where the density σ(x)^a σ(−x)^b / B(a, b) is smooth and falls like e^{ax} and
     e^{−bx}, so one grid suits all a and b. Quantiles are accurate to about 1e-9 in log-odds.
@@ -79,7 +79,7 @@ class BetaRatesModule(MixedRatesModule):
         super().__init__(**uniform)
         self.a, self.b = a, b
         self.log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-        # F(x) ≤ e^{ax} / (a·B), and likewise above: outside of the nodes there is less than 1e-24.
+        # F(x) ≤ e^{ax} / (a·B), and likewise above: outside the nodes, the probability is less than 1e-24.
         low, high = ((math.log(1e-24 * c) + self.log_beta) / c for c in (a, b))
         nodes = torch.linspace(low, -high, 8193, dtype=torch.float64)
         half = (nodes[1] - nodes[0]) / 2
@@ -105,11 +105,11 @@ class BetaRatesModule(MixedRatesModule):
         right = torch.searchsorted(self.below, u.contiguous()).clamp(1, len(self.nodes) - 1)
         low, high = self.nodes[right - 1], self.nodes[right]
         width = self.below[right] - self.below[right - 1]
-        # Hermite's cubic: the values and the slopes at both ends of a cell.
+        # Hermite's cubic, from the values and slopes at both ends of a cell.
         s = ((u - self.below[right - 1]) / width).clamp(0, 1)
         left_slope, right_slope = self.slope[right - 1] * width, self.slope[right] * width
         x = low + (high - low) * s.square() * (3 - 2 * s) + s * (1 - s) * ((1 - s) * left_slope - s * right_slope)
-        # At the very ends, where widths are rounded away, it stays in its cell.
+        # At both extremes, where widths are rounded away, the result stays within its cell.
         return x.clamp(low, high).sigmoid()
 
 
@@ -122,7 +122,7 @@ class AdaptiveRatesModule(MixedRatesModule):
     def __init__(self, context: Context, *, bins: int, floor: float, decay: float, **uniform: float) -> None:
         super().__init__(**uniform)
         self.floor, self.decay = floor, decay
-        # When a model is loaded there are no counts: then H₁ comes with its state.
+        # A loaded model has no counts; H₁ then comes from its state.
         counts, unigram = context.counts, torch.tensor(math.log(context.vocabulary_size), dtype=torch.float64)
         if counts is not None and counts.sum() > 0:
             unigram = torch.special.entr(torch.as_tensor(counts).double() / float(counts.sum())).sum()

@@ -1,16 +1,16 @@
-"""Masking strategies: which tokens of a sequence are masked, at a given rate.
+"""Masking strategies, which choose the tokens of a sequence to mask at a given rate.
 
-There are two contracts. A `Masking` maps importance and a rate to the probability of masking each token. Importance of
-x makes this probability depend on the masked tokens, which biases the model. A `VisibleTextMasking` draws a mask that
-depends only on the tokens it leaves visible, which does not bias the model.
+There are two contracts. A `Masking` maps importance and a rate to the probability of masking each token. Importance
+computed from x makes this probability depend on the masked tokens, which biases the model. A `VisibleTextMasking` draws
+a mask that depends only on the tokens that it leaves visible, which does not bias the model.
 
 With r a sequence's rate and n its number of maskable tokens, every `Masking` has these properties:
 
     (a) mean of p over maskable tokens = r, per row; r = 0 and r = 1 exactly
     (b) p_i does not fall when I_i rises (the inverse strategy: does not rise)
     (c) p_i does not fall when r rises, so masks drawn with one uniform per token are nested
-    (d) temperature → ∞ is the uniform strategy; temperature → 0 a threshold, ties sharing the rest
-    (e) tokens that are not maskable have p = 0 and do not count
+    (d) temperature → ∞ gives the uniform strategy; temperature → 0 gives a threshold; ties share the rest
+    (e) tokens that are not maskable have p = 0 and are left out of the mean
     (f) equal importance gives equal p; permuting tokens permutes p
 
 `atat_zoo.testing` checks any strategy, built-in or from a plugin. The kinds position_bias and mask_drawing are also
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 class Masking(Protocol):
-    """A component of the kind masking, or the result of its `build(context)`.
+    """A component of kind `masking`, or the result of its `build(context)`.
 
     A component with a state has a `network` that defines `probabilities` and implements `StatefulComponent`.
     """
 
     name: str
     direction: ClassVar[int] = 1  #: 0 if it ignores importance, −1 if important tokens are masked less often
-    positional: ClassVar[bool] = False  #: whether positions count as well
+    positional: ClassVar[bool] = False  #: whether the position of a token matters, too
 
     @property
     def reads_importance(self) -> bool:
@@ -49,19 +49,19 @@ class Masking(Protocol):
         return self.direction != 0 and not self.positional
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], from detached importance [B, L], rates [B], both in [0, 1], and maskable, bool."""
+        """Return p, float32 [B, L]; importance [B, L], detached, and rate [B] are in [0, 1]; maskable is bool."""
 
 
-# Which tokens are masked, bool [B, L] → the score of each, [B, L], computed from the text with these masked.
+# Maps a mask, bool [B, L], to the score of each token, [B, L], computed from the text under this mask.
 Scores: TypeAlias = "Callable[[Tensor], Tensor]"
 
 
 @runtime_checkable
 class VisibleTextMasking(Protocol):
-    """A component of the kind masking whose mask depends only on the tokens that it leaves visible.
+    """A component of kind `masking` whose mask depends only on the tokens that it leaves visible.
 
     The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn over the keys. The mask must not depend on the tokens that
-    it masks: a strategy may call `scores` several times, but each time with at least the finally masked tokens masked.
+    it masks: a strategy may call `scores` several times, but every call must mask at least the finally masked tokens.
     """
 
     name: str
@@ -73,7 +73,7 @@ class VisibleTextMasking(Protocol):
         return True
 
     def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
-        """Return which tokens are masked, bool [B, L], at the rates r, [B] in [0, 1]; `maskable` is bool [B, L].
+        """Return the mask, bool [B, L], at the rates r [B] in [0, 1]; `maskable` is bool [B, L].
 
         `scores` maps a mask, bool [B, L], to the estimated difficulty of each masked token, in [0, 1]. `keys` has one
         counter-based key per sequence, int64 [B] (`diffusion.randomness`).
@@ -84,7 +84,7 @@ class VisibleTextMasking(Protocol):
 class UniformMasking(Masking):
     """p_i = r for every maskable token; ignores importance (MDLM, equation 3).
 
-    The only strategy whose training loss, with weight 1/r, estimates the NELBO.
+    This is the only strategy whose training loss, with weight 1/r, estimates the NELBO.
     """
 
     name = "uniform"
@@ -99,12 +99,12 @@ class UniformMasking(Masking):
 
 @component_base
 class _CalibratedMasking(Masking):
-    """A masking by a calibration function of I / T, or of −I / T if `direction` is −1."""
+    """A masking strategy that calibrates I / T to the mask rate, or −I / T if `direction` is −1."""
 
     calibration: ClassVar[str]
     temperature: float = param(
         1.0,
-        help="temperature; large approaches uniform masking, small masks the most important tokens first",
+        help="temperature; large values approach uniform masking, small values mask the most important tokens first",
         ge=1e-6,
         le=1e9,
     )
@@ -119,8 +119,8 @@ class _CalibratedMasking(Masking):
 class ImportanceMasking(_CalibratedMasking):
     """p_i = min(1, λ exp(I_i / T)), with λ per row such that the mean over its maskable tokens is r.
 
-    `softmax(I / T) · r · L` clamped to 1, the simpler form, masks too few tokens as soon as one is clamped; here the
-    other tokens compensate for it.
+    The simpler form, `softmax(I / T) · r · L` clamped to 1, masks too few tokens as soon as one is clamped; here, the
+    other tokens compensate for this.
     """
 
     name = "importance"
@@ -133,7 +133,7 @@ class ImportanceMasking(_CalibratedMasking):
 class InverseMasking(_CalibratedMasking):
     """p_i = min(1, λ exp(−I_i / T)), with λ per row such that the mean over its maskable tokens is r.
 
-    The control of `importance`: the same calibration, the opposite preference.
+    The control for `importance`: the same calibration with the opposite preference.
     """
 
     name = "inverse"
@@ -143,7 +143,7 @@ class InverseMasking(_CalibratedMasking):
     direction = -1
     temperature: float = param(
         1.0,
-        help="temperature; large approaches uniform masking, small masks the least important tokens first",
+        help="temperature; large values approach uniform masking, small values mask the least important tokens first",
         ge=1e-6,
         le=1e9,
     )
@@ -153,7 +153,7 @@ class InverseMasking(_CalibratedMasking):
 class PowerMasking(_CalibratedMasking):
     """p_i = τ^{w_i} with w_i = exp(−I_i / T), and τ per row such that the mean over its maskable tokens is r.
 
-    Each token has the polynomial schedule α_i = 1 − τ^{w_i} of GenMD4; in reverse, tokens are unmasked in a
+    As in GenMD4, each token has the polynomial schedule α_i = 1 − τ^{w_i}; in reverse, tokens are unmasked in a
     Plackett–Luce order with weights w. No token has p = 1 before r = 1.
     """
 
@@ -167,7 +167,7 @@ class PowerMasking(_CalibratedMasking):
 class LogitMasking(_CalibratedMasking):
     """p_i = σ(I_i / T + c), with c per row such that the mean over its maskable tokens is r.
 
-    With independent draws this is the distribution of largest entropy for a given rate and a given mean importance of
+    With independent draws, this is the distribution of maximum entropy for a given rate and a given mean importance of
     the masked tokens.
     """
 
@@ -179,7 +179,7 @@ class LogitMasking(_CalibratedMasking):
 
 @component
 class PositionMasking(Masking):
-    """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance plus bias.
+    """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking applied to the sum of importance and bias.
 
     The bias is in [0, 1] like importance, and a is its weight relative to importance. Both are divided by T, so a high
     temperature again approaches uniform masking.
@@ -194,16 +194,19 @@ class PositionMasking(Masking):
     @property
     @override
     def reads_importance(self) -> bool:
-        # Whether importance is all that it goes by: there is no bias.
+        # Whether importance is the only input, that is, whether there is no bias.
         from atat_zoo.modeling.masking.position_bias import FlatBias
 
         return not self.strength or isinstance(self.bias, FlatBias)
 
     temperature: float = param(
-        1.0, help="temperature; large approaches uniform masking, small masks the highest sum first", ge=1e-6, le=1e9
+        1.0,
+        help="temperature; large values approach uniform masking, small values mask the highest sum first",
+        ge=1e-6,
+        le=1e9,
     )
     strength: float = param(
-        1.0, help="a, weight of the bias relative to importance; negative reverses it", ge=-1e3, le=1e3
+        1.0, help="a, weight of the bias relative to importance; a negative weight reverses it", ge=-1e3, le=1e3
     )
     bias: PositionBias = component_param("position_bias", "u_shape", help="position bias: positions to mask more often")
 
@@ -213,8 +216,8 @@ class RevealMasking(VisibleTextMasking):
     """Masks k₀ = min(n, ⌈c·k⌉) tokens uniformly, then reveals the easiest (or hardest) k₀ − k, as scored from z.
 
     k is ⌊rn⌋ or ⌈rn⌉ with mean rn, so the mean rate is exact for any scores. The tokens that stay masked do not
-    influence the choice: the mask depends only on visible tokens, and the optimal denoiser is the posterior, as for
-    uniform masks (missing at random: Rubin, Biometrika 1976). With `first = "easy"` the model learns the contexts that
+    influence the choice: the mask depends only on visible tokens, and the optimal denoiser is the posterior, as with
+    uniform masks (missing at random: Rubin, Biometrika 1976). With `first = "easy"`, the model learns the contexts that
     the sampler `policy` produces when it fills the easiest positions first.
     """
 
@@ -223,7 +226,7 @@ class RevealMasking(VisibleTextMasking):
     refs = ("doi:10.1093/biomet/63.3.581",)
 
     excess: float = param(
-        2.0, help="c, tokens masked at first per token that stays masked; 1 is uniform masking", ge=1, le=1e6
+        2.0, help="c, number of tokens masked at first per token that stays masked; 1 masks uniformly", ge=1, le=1e6
     )
     first: Literal["easy", "hard"] = param(
         "easy", help="whether the tokens of lowest or highest importance are revealed"
@@ -246,9 +249,9 @@ class RevealMasking(VisibleTextMasking):
         return self.of_order(scores, uniform_order(maskable, fold(keys, 0)), count, maskable)
 
     def of_order(self, scores: Scores, order: Tensor, count: Tensor, maskable: Tensor) -> Tensor:
-        """Return the mask of `count` tokens, int64 [B], with candidates taken in this order, [B, L].
+        """Return a mask of `count` tokens, int64 [B], with candidates taken in the order `order` [B, L].
 
-        Calls `scores` once, or not at all if the excess is 1.
+        This calls `scores` once, or not at all if the excess is 1.
         """
         from atat_zoo.diffusion.calibration import first_masked, lowest
 

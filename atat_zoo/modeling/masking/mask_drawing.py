@@ -1,4 +1,4 @@
-"""Mask drawings: samplers of a mask from masking probabilities, with marginals exactly p."""
+"""Mask drawings, which sample a mask from masking probabilities p, with marginals of exactly p."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class MaskDrawing(Protocol):
-    """A component of the kind mask_drawing: a callable on tensors."""
+    """A component of kind `mask_drawing`: a callable on tensors."""
 
     name: str
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """Return a mask, bool [B, L], sampled by probabilities p, float32 [B, L], and a key per row, [B]."""
+        """Return a mask, bool [B, L], sampled with probabilities p, float32 [B, L], and one key per row, [B]."""
 
 
 @component
@@ -48,7 +48,7 @@ class SystematicMaskDrawing(MaskDrawing):
     contains one of the points u, u + 1, u + 2, … with a single uniform u. Intervals have length at most 1, so none
     contains two points.
 
-    Tokens are not independent and masks of two rates are not nested: for training only, never for a bound.
+    Tokens are not independent, and masks at two rates are not nested, so use it for training only, never for a bound.
     """
 
     name = "systematic"

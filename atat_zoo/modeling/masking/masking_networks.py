@@ -1,4 +1,4 @@
-"""The modules of position masking and of the position biases. B sequences, L tokens."""
+"""The modules of position masking and of the position biases. Shapes: B sequences, L tokens."""
 
 from collections.abc import Callable
 from typing import cast
@@ -16,7 +16,7 @@ from atat_zoo.registry import Context
 class PositionModule(nn.Module):
     """The module of `position`: water-filling of (importance + strength · bias) / temperature.
 
-    It has the state of a learned bias.
+    With a learned bias, the module has the state of that bias.
     """
 
     def __init__(self, context: Context, *, temperature: float, strength: float, bias: nn.Module) -> None:
@@ -34,10 +34,10 @@ class PositionModule(nn.Module):
 class FixedBiasModule(nn.Module, PositionBiasModule):
     """A bias that depends only on the position, 0 … L−1, and has no saved state."""
 
-    device_of: Tensor  # empty; only for the module's device, where float64 is
+    device_of: Tensor  # empty; tells the module's device, to find one that supports float64
 
     def __init__(self, context: Context, bias: Callable[[Tensor], Tensor], **numbers: float) -> None:
-        super().__init__()  # the bias has its numbers
+        super().__init__()  # `bias` already holds its numbers
         self.bias = bias
         self.register_buffer("device_of", torch.empty(0, dtype=torch.float64), persistent=False)
 
@@ -92,7 +92,7 @@ class GradientBiasModule(nn.Module, PositionBiasModule):
         return _sums(noised, loss, len(self.theta))
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Update θ by the gradient over the global batch; positions without a mask do not change."""
+        """Update θ with the gradient over the global batch; positions without a mask do not change."""
         mean, overall = _means(total)
         slope = self.theta.sigmoid() * (1 - self.theta.sigmoid())
         self.theta.add_(self.learning_rate * slope * (mean - overall) / overall.clamp(min=1e-12))

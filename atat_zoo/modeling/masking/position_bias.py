@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class PositionBiasModule(Protocol):
-    """The result of `build`: an `nn.Module`; a learned bias implements `StatefulComponent`."""
+    """The `nn.Module` that `build` returns; a learned bias also implements `StatefulComponent`."""
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""
 
 
 class PositionBias(Protocol):
-    """A component of the kind position_bias."""
+    """A component of kind `position_bias`."""
 
     name: str
     network: ClassVar[str]
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `PositionBiasModule`; a fixed bias accepts any length, a learned one that of the context."""
+        """Return a `PositionBiasModule`; a fixed bias accepts any length, a learned bias only that of the context."""
         module: nn.Module = network_of(self, context)
         return module
 
@@ -64,15 +64,15 @@ class FlatBias(_FixedBias):
 class LeftToRightBias(_FixedBias):
     """bias_i = i/(L−1): 0 at the first position, 1 at the last.
 
-    A token with a larger bias stays masked longer, so tokens tend to be unmasked from left to right, more strictly for
-    a larger weight.
+    A token with a larger bias stays masked longer, so tokens tend to be unmasked from left to right, and more strictly
+    so with a larger weight.
     """
 
     name = "left_to_right"
     summary = "fixed: increases linearly from 0 to 1, so that text is generated from left to right"
 
     def bias(self, positions: Tensor) -> Tensor:
-        """Return i/(L−1); a single token has 0."""
+        """Return i/(L−1), or 0 for a single token."""
         return positions.double() / max(1, len(positions) - 1)
 
 
@@ -86,10 +86,10 @@ class UShapeBias(_FixedBias):
     name = "u_shape"
     summary = "fixed: 1 at both ends of the sequence, 0 in the middle"
 
-    exponent: float = param(2.0, help="e, exponent: larger is flatter in the middle", gt=0, le=100)
+    exponent: float = param(2.0, help="e, exponent; larger values flatten the middle", gt=0, le=100)
 
     def bias(self, positions: Tensor) -> Tensor:
-        """Return |2i/(L−1) − 1|^e; a single token has 1."""
+        """Return |2i/(L−1) − 1|^e, or 1 for a single token."""
         # Integers first, so that mirrored positions get exactly the same number.
         last = len(positions) - 1
         distance = (2 * positions - last).abs().double()
@@ -100,9 +100,9 @@ class UShapeBias(_FixedBias):
 class RunningBias(PositionBias):
     """The running mean of the masked cross-entropy at each position, scaled to [0, 1].
 
-    The easiest position has 0 and the hardest 1, unless the losses differ by less than `floor` times their mean: then
-    differences are divided by that floor, so noise is not amplified. Positions that were never masked have the overall
-    mean. Before the first update every position has 0.
+    The easiest position gets 0 and the hardest 1, unless the losses differ by less than `floor` times their mean: then
+    differences are divided by that product, so noise is not amplified. Positions that were never masked are assigned
+    the overall mean. Before the first update, every position has 0.
     """
 
     name = "running"
@@ -111,21 +111,21 @@ class RunningBias(PositionBias):
 
     decay: float = param(0.99, help="decay of the running mean per step", ge=0, lt=1)
     floor: float = param(
-        0.1, help="smallest standard deviation, relative to the mean loss, that is used unchanged", gt=0, le=10
+        0.1, help="smallest range of the losses, relative to their mean, that is scaled to [0, 1]", gt=0, le=10
     )
 
 
 @component
 class GradientBias(PositionBias):
-    """σ(θ) of one parameter θ per position, trained by gradient ascent on the masked loss.
+    """σ(θ) for one parameter θ per position, trained by gradient ascent on the masked loss.
 
-    No gradient passes through the draw of a mask, but the expected loss has one. For masks of rate r with softmax
-    weights of a bias b, the expected loss Σ p_i ℓ_i, with the loss ℓ_i of a masked position i, has ∂/∂b_i = p_i(ℓ_i −
-    ℓ̄)/T. θ follows this gradient at equal p, with ℓ_i − ℓ̄ in units of ℓ̄:
+    No gradient passes through the drawing of a mask, but the expected loss has one. For masks at rate r with softmax
+    weights from a bias b, the expected loss Σ p_i ℓ_i, where ℓ_i is the loss at a masked position i, has the gradient
+    ∂/∂b_i = p_i(ℓ_i − ℓ̄)/T. θ follows this gradient at equal p, with ℓ_i − ℓ̄ in units of ℓ̄:
 
         θ_i ← θ_i + η σ'(θ_i) (ℓ_i − ℓ̄)/ℓ̄
 
-    The gradient ignores that the losses themselves depend on the masks. Before the first update every position has 1/2.
+    The gradient ignores that the losses depend on the masks. Before the first update, every position has 1/2.
     """
 
     name = "gradient"

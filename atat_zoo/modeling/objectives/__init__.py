@@ -1,7 +1,7 @@
 """Objectives: the training loss and the reported likelihood bounds.
 
-An objective combines the other components into one `nn.Module`. `uses` names the kinds that it takes; an experiment
-with a component of another kind is refused.
+An objective combines the other components into one `nn.Module`. Its `uses` names the kinds of components that it takes;
+an experiment with a component of any other kind is refused.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Observer(Protocol):
     def __call__(
         self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, position: Tensor | None = None
     ) -> None:
-        """Receive log-probabilities [N, V], true tokens [N], weights float64 [N], rows and positions int64 [N].
+        """Receive log-probabilities [N, V], true tokens [N], weights, float64 [N], and rows and positions, int64 [N].
 
-        Without positions, EOS tokens that pad chat sequences count like the tokens of the answers.
+        Without `position`, EOS tokens that pad chat sequences are treated like the tokens of the answers.
         """
 
 
@@ -45,17 +45,17 @@ class Batch:
     maskable: Tensor  # bool [B, L]
     index: Tensor  # the global sample number of each row, int64 [B]; every draw is a function of it
     mean_maskable: Tensor  # maskable tokens per row, averaged over the global batch, float32 scalar
-    progress: float  # share of the training that is done, in [0, 1]
+    progress: float  # completed fraction of training, in [0, 1]
     #: The document number of each token within its row, int64 [B, L], −1 at padding; tokens attend within their
-    #: document. None if rows are read as a whole; only an objective that `separates_documents` is given them.
+    #: document. None if rows are read as a whole; set only for an objective that `separates_documents`.
     documents: Tensor | None = None
 
 
 class ObjectiveModule(Protocol):
-    """The result of `build`: an `nn.Module` that holds the components."""
+    """The `nn.Module` that `build` returns, which holds the components."""
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `loss`, the scalar to minimise, and detached metrics by name.
+        """Return a dict with `loss`, the scalar to minimise, and detached metrics.
 
         The loss is a mean over sequences, so its average over micro-batches and ranks, weighted by their sizes, is the
         loss of the global batch.
@@ -71,34 +71,34 @@ class ObjectiveModule(Protocol):
         observe: Observer | None = None,
         documents: Tensor | None = None,
     ) -> dict[str, Estimate]:
-        """Return bounds on −log p_θ(x) by name, and pass the predictions to the observer.
+        """Return a dict of bounds on −log p_θ(x), and pass the predictions to the observer.
 
-        `nelbo` bounds the negative log-likelihood of the model under uniform masking, or equals it where that is exact;
-        its exponential per token is called perplexity. Bounds under the objective's own forward process have other
-        names. The observer receives the predictions under the masks of the first bound, with weights whose expected sum
-        over a sequence is its number of tokens; if the likelihood is exact, it receives every token once.
+        `nelbo` bounds the negative log-likelihood of the model under uniform masking, or equals it if the likelihood is
+        exact; its exponential per token is called perplexity. Bounds under the objective's own forward process have
+        different names. The observer receives the predictions under the masks of the first bound, with weights whose
+        expected sum over a sequence is its number of tokens; if the likelihood is exact, it receives every token once.
 
-        `tokens` are x, int64 [B, L], `maskable` is bool [B, L], `keys` has one key per sequence, int64 [B]; `draws` is
+        `tokens` is x, int64 [B, L]; `maskable` is bool [B, L]; `keys` has one key per sequence, int64 [B]. `draws` is
         the number of masks per sequence, and `method` estimates the bound under uniform masking. An objective to which
-        `method` does not apply raises `UserError`. `documents` are as in `Batch`.
+        `method` does not apply raises a `UserError`. `documents` is as in `Batch`.
         """
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
         """Return the weighted masks of the first bound, so that other quantities can be averaged over the same masks.
 
-        The arguments are those of `bound`. If the likelihood is exact, the result is one mask of every token with
+        The arguments are those of `bound`. If the likelihood is exact, the result is a single mask of all tokens, with
         weight 1.
         """
 
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) at the N masked positions, in nats, [N]: the quantity that the first bound averages.
 
-        z is the masked x, int64 [B, L], and `masked` is the mask, bool [B, L]. The diffusion time, [B], defaults to
-        that of the fraction of masked tokens. x is read only by models that see the clean tokens of earlier positions.
+        z is the masked x, int64 [B, L], and `masked` is the mask, bool [B, L]. The diffusion time t, [B], defaults to
+        the time that matches the fraction of masked tokens. x is read only by models that see earlier clean tokens.
         """
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        """Return the importance of tokens, float32 [B, L]; only for objectives that use an estimator, of x or z."""
+        """Return the importance of x or z, float32 [B, L]; only for objectives that use an estimator."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return the last hidden states [B, L, D] of unmasked tokens, int64 [B, L], at t = 0."""
@@ -108,39 +108,39 @@ class ObjectiveModule(Protocol):
         return "train"
 
     def curriculum_strength(self, progress: float) -> float | None:
-        """Return the strength of the curriculum for the metrics, or None: see `curricula.ExponentialWeighting`."""
+        """Return the strength of the curriculum for the metrics, or None; see `curricula.ExponentialWeighting`."""
         return None
 
     def denoiser(self) -> Denoiser:
-        """Return p_θ(x_i | z)."""
+        """Return the denoiser p_θ(x_i | z)."""
 
     def begin_step(self) -> None:
-        """Discard the statistics since `end_step`, before a step that ran out of memory is repeated."""
+        """Discard the statistics collected since `end_step`, so that a step that ran out of memory can be repeated."""
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
         """Update the stateful components with the statistics of the step; `reduce` sums over ranks in place."""
 
 
 class Objective(Protocol):
-    """A component of the kind objective.
+    """A component of kind `objective`.
 
     Its `network` names a class that is constructed as `(context, parts, batch_size, **parameters)`.
     """
 
     name: str
     network: ClassVar[str]
-    uses: ClassVar[frozenset[str]]  #: the kinds of parts that it takes
+    uses: ClassVar[frozenset[str]]  #: the kinds of components that it takes
     exact: ClassVar[bool] = False  #: whether `bound` returns the exact likelihood, without random masks
-    #: Whether its network reads at each position the token before it, as in next-token prediction.
+    #: Whether the network reads at each position the preceding token, as in next-token prediction.
     shifted: ClassVar[bool] = False
-    #: Whether it shows the network a part of the text at a time, by `attention`.
+    #: Whether it shows the network only a part of the text at a time, through `attention`.
     masks_attention: ClassVar[bool] = False
-    separates_documents: ClassVar[bool] = False  #: whether it reads the dialogues of a row apart: see `Batch.documents`
-    #: How its network is read where atat_zoo is not: `masked`, any masked token from all visible ones in one pass;
-    #: `turns`, likewise, and each token in its turn; `causal`; or, the default, in no such way.
+    separates_documents: ClassVar[bool] = False  #: whether the dialogues in a row are kept apart; see `Batch.documents`
+    #: How the network is used outside atat_zoo: `masked`, any masked token from all visible ones in one forward pass;
+    #: `turns`, the same, with each token in its step; `causal`; or, the default, not supported.
     hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
     importance_reads: ClassVar[str] = "x"  #: what a learned estimator may read: "x" (or "z") or only "z"
-    learns_order: ClassVar[bool] = False  #: whether its denoiser gives the weights of the next position
+    learns_order: ClassVar[bool] = False  #: whether the denoiser gives the weights of the next position
 
     @property
     def reads_importance(self) -> bool:
@@ -158,17 +158,17 @@ class Objective(Protocol):
         return 1.0
 
     def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
-        """Return the factorisation that each bound refers to, as tables name it."""
+        """Return a dict from each bound to its factorisation, as it is named in tables."""
         return {"nelbo": "any-order ELBO"}
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
-        """Return the number of rows that the network reads in a step over the global batch, and the tokens of each."""
+        """Return how many rows the network reads in a step over the global batch, and how many tokens per row."""
         return experiment.train.batch_size, experiment.data.length
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`; row n of the stream belongs to step n // `batch_size`.
 
-        `parts` are the results of `build` of the other components.
+        `parts` are the objects that the other components' `build` methods returned.
         """
         module: nn.Module = network_of(self, context, parts, batch_size)
         return module

@@ -1,4 +1,4 @@
-"""The objective of masked diffusion whose masks may depend on the clean sequence."""
+"""The masked-diffusion objective whose masks may depend on the clean sequence."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class AdaptiveObjective(Objective):
         log w_i = −(I_i − ½)/T − s · (bias_i − mean bias) + φ_i
 
     A token with a large w is unmasked early, so important tokens and those with a large bias stay masked longest. I is
-    the estimator's importance of the clean sequence, φ a learned weight per position. The model sees only z and
-    predicts p_θ and ŵ, the weights of the next position. A small head on the same hidden states learns the component of
-    ŵ that does not depend only on the position. The bound includes the information about x that the order carries, log
-    (w_i/W)/(ŵ_i/Ŵ), so it is valid for any w.
+    the estimator's importance for the clean sequence, and φ is a learned weight per position. The model sees only z and
+    predicts p_θ and ŵ, the weights for choosing the next position. A small head on the same hidden states learns the
+    component of ŵ that does not depend only on the position. The bound accounts for the information about x in the
+    order, log (w_i/W)/(ŵ_i/Ŵ), so it is valid for any w.
 
-        loss = Σ_masked c_i · CE_i + λ · Σ_masked n (w_i/W_M) log (w_i/W_M)/(ŵ_i/Ŵ_M)   by Σ maskable
+        loss = (Σ_masked c_i · CE_i + λ · Σ_masked n (w_i/W_M) log (w_i/W_M)/(ŵ_i/Ŵ_M)) / Σ maskable
 
-    c is `weight`. The weight of the bound itself, n·w_i/W_M, puts almost all gradient on the next one or two tokens if
-    the order is sharp. The estimator is trained towards the experiment's target or, with `learn_importance`, by the
-    gradient of the bound with a leave-one-out baseline over several masks of the same sequence; so is φ. The bound is
-    reported as `adaptive`, in addition to the bound under uniform masking; only the exponential of the latter is called
-    perplexity.
+    c is set by `weight`. The weight in the bound itself, n·w_i/W_M, puts almost all of the gradient on the next one or
+    two tokens if the order is sharp. The estimator is trained towards the experiment's target or, with
+    `learn_importance`, with the gradient of the bound, using a leave-one-out baseline over several masks of the same
+    sequence; φ is trained with this gradient too. The bound is reported as `adaptive`, in addition to the bound under
+    uniform masking; only the exponential of the latter is called perplexity.
     """
 
     name = "adaptive"
@@ -46,17 +46,17 @@ class AdaptiveObjective(Objective):
     learns_order = True
 
     form: Literal["order", "timed"] = param(
-        "order", help="bound of the order only, or of the order and the times of the power path (timed)"
+        "order", help="bound: for the order only, or for the order and the times of the power path (timed)"
     )
-    temperature: float = param(1.0, help="T, temperature; small makes importance decide the order", ge=1e-6, le=1e9)
+    temperature: float = param(1.0, help="T, temperature; at small T, importance decides the order", ge=1e-6, le=1e9)
     bias: PositionBias = component_param(
         "position_bias", "flat", help="position bias: positions whose tokens stay masked longer"
     )
-    strength: float = param(1.0, help="s, weight of the bias; negative reverses it", ge=-1e3, le=1e3)
+    strength: float = param(1.0, help="s, weight of the bias; a negative weight reverses it", ge=-1e3, le=1e3)
     learn_importance: bool = param(
-        False, help="train the estimator by the gradient of the bound instead of towards the target"
+        False, help="train the estimator with the gradient of the bound instead of towards the target"
     )
-    learn_position: bool = param(False, help="learn φ, a weight per position, by the gradient of the bound")
+    learn_position: bool = param(False, help="learn φ, a weight per position, with the gradient of the bound")
     mask_samples: int | None = param(
         None,
         help="K, masks per sequence and step; default: 2 if the bound trains the estimator or φ, else 1",
@@ -64,10 +64,10 @@ class AdaptiveObjective(Objective):
         le=64,
     )
     weight: Literal["bound", "nelbo", "simple"] = param(
-        "simple", help="c, loss weight. bound: the weight of the bound; nelbo: 1/mask rate; simple: 1"
+        "simple", help="c, loss weight. bound: the weight in the bound; nelbo: 1/mask rate; simple: 1"
     )
-    reverse_loss_weight: float = param(1.0, help="λ, weight of the loss of the reverse weights", ge=0)
-    importance_loss_weight: float = param(0.1, help="weight of the loss of the estimator and of φ", ge=0)
+    reverse_loss_weight: float = param(1.0, help="λ, weight of the loss for the reverse weights", ge=0)
+    importance_loss_weight: float = param(0.1, help="weight of the loss for the estimator and φ", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if self.learns and self.mask_samples == 1:
@@ -76,7 +76,7 @@ class AdaptiveObjective(Objective):
     @property
     @override
     def reads_importance(self) -> bool:
-        # It can do without, unless importance is given a temperature.
+        # At temperature 1 the objective also works with constant importance.
         return self.temperature != 1
 
     @property
@@ -86,7 +86,7 @@ class AdaptiveObjective(Objective):
 
     @property
     def repeats(self) -> int:
-        """K, the number of masks of each sequence in a training step."""
+        """K, the number of masks per sequence in a training step."""
         return self.mask_samples or (2 if self.learns else 1)
 
     @override
@@ -99,14 +99,14 @@ class AdaptiveObjective(Objective):
         if estimator.reads != "x":
             yield Problem(
                 "estimator",
-                "objective 'adaptive' draws the order by the importance of the clean tokens, but this "
-                'estimator reads the masked sequence; set its reads to "x"',
+                "objective 'adaptive' draws the order from the importance of the clean tokens, but this "
+                'estimator reads the masked sequence; set the estimator\'s reads to "x"',
             )
         if estimator.reads_time:
             yield Problem(
                 "estimator",
                 "objective 'adaptive' draws the order before the diffusion time, but this estimator reads "
-                "the time; set its time_conditioning to false",
+                "the time; set the estimator's time_conditioning to false",
             )
         if self.learn_importance and not estimator.learns:
             yield Problem(

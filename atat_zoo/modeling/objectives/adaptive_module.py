@@ -1,4 +1,4 @@
-"""The module of `adaptive`. B rows of a micro-batch, K masks of each, L tokens, N masked ones, D width.
+"""The module of `adaptive`. Shapes: B rows of a micro-batch, K masks per row, L tokens, N masked tokens, width D.
 
 Repeated rows are ordered by draw: row b of draw j is row j·B + b of K·B.
 """
@@ -58,7 +58,7 @@ class AdaptiveModule(DenoisingModule):
         self.reverse_loss_weight, self.importance_loss_weight = reverse_loss_weight, importance_loss_weight
         self.estimator, self.target = parts["estimator"], parts["target"]
         self.bias: Any = bias
-        # In the order form a common factor of ŵ cancels; in the timed form it is the speed.
+        # In the order form, a common factor of ŵ cancels; in the timed form, it is the speed.
         self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=form == "timed")
         for parameter in self.order_head.parameters():
             nn.init.zeros_(parameter)
@@ -67,7 +67,7 @@ class AdaptiveModule(DenoisingModule):
         self.follow(bias=self.bias, target=self.target)
 
     def log_weights(self, importance: Tensor) -> Tensor:
-        """Return log w, float64 [B, L], differentiable in what the bound trains."""
+        """Return log w, float64 [B, L], differentiable with respect to whatever the bound trains."""
         if not self.learn_importance:
             importance = importance.detach()
         return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])
@@ -82,7 +82,7 @@ class AdaptiveModule(DenoisingModule):
         """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, of length L = `length`.
 
         The position-dependent terms of w are added, so the head learns only the rest: if w does not depend on x, ŵ is
-        exact from the first step. Computed in float32, because small differences decide the order.
+        exact from the first step. The result is computed in float32, because small differences decide the order.
         """
         by_position = self.by_position(length).detach().float()[pairs(where)[1]]
         with torch.autocast(hidden.device.type, enabled=False):
@@ -90,21 +90,21 @@ class AdaptiveModule(DenoisingModule):
         return move_to(log_reverse, by_position.device) + by_position
 
     def look(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one forward pass."""
+        """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], from one forward pass."""
         where = pairs(masked)
         head_inputs = self.head_inputs(z, t).at(where)
         ce = self.cross_entropy_at(head_inputs, x[where])
         return ce, self.reverse(head_inputs.hidden, where, z.shape[1])
 
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
-        """Draw K masks per sequence by log-weights of the tokens, [K·B, L]; all K mask as many (or share the time)."""
+        """Draw K masks per sequence from log-weights of the tokens, [K·B, L]; all K have the same size (or time)."""
         K = self.repeats
         row = sequence_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(row, j) for j in range(K)])
         repeated = attrs.evolve(batch, tokens=batch.tokens.repeat(K, 1), maskable=batch.maskable.repeat(K, 1))
         drawn = self.form.draw(log_w, repeated.maskable, (1 - self.times(batch.index).double()).repeat(K), keys)
         rate, t = drawn.rate.float(), self.noise.time_at(drawn.level.float())
-        # The share of the row: the probability of a single token under an order has no closed form.
+        # The row's mask rate: the probability of a single token under an order has no closed form.
         p = rate[:, None] * repeated.maskable
         noised = self.noised(repeated, drawn.masked, t, p, rate)
         if self.training:

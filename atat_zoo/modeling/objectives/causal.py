@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 # Help of the weight in objectives that draw rates.
 OMEGA = (
-    "ω, loss weight. nelbo: 1/(r·f(r)) for mask rates of density f, or −α'/(1 − α) with rates of the "
+    "ω, loss weight. nelbo: 1/(r·f(r)) for mask rates with density f, or −α'/(1 − α) for rates from the "
     "noise schedule; simple: 1"
 )
 
 
 @component
 class BlockObjective(Objective):
-    """Masked diffusion within blocks, autoregression between them (Arriola et al., ICLR 2025, equations 7 and 8).
+    """Masked diffusion within blocks and autoregression between them (Arriola et al., ICLR 2025, equations 7 and 8).
 
         loss = Σ_b ω(t_b) Σ_{i in b, masked} −log p_θ(x_i | z_b, x_<b) / Σ maskable
 
     Every block b has its own mask rate, at a time t_b stratified over the blocks of the global batch. One forward pass
     over 2L tokens, the noisy and the clean sequence at the same positions, predicts all blocks: a noisy token attends
-    to the noisy tokens of its block and the clean tokens of earlier blocks, a clean token to the clean tokens of its
-    own and earlier blocks.
+    to the noisy tokens of its block and the clean tokens of earlier blocks, and a clean token attends to the clean
+    tokens of its own and earlier blocks.
 
-    The bound behind its perplexity is estimated by exact-k within every block, for all blocks at once. With one block
-    per sequence the objective is `mdlm`; with blocks of one token it is autoregressive, and the bound is the exact NLL.
+    The bound behind its perplexity is estimated with exact-k in every block, for all blocks at once. With one block per
+    sequence, the objective is `mdlm`; with blocks of one token, it is autoregressive, and the bound is the exact NLL.
     """
 
     name = "block"
@@ -66,13 +66,13 @@ class BlockObjective(Objective):
 
 @component
 class AutoregressiveObjective(Objective):
-    """Cross-entropy of every token given the tokens before it, with the same backbone under a causal mask.
+    """Cross-entropy of every token given the tokens before it, from the same backbone with a causal mask.
 
         loss = Σ_i −log p_θ(x_i | x_<i) / Σ maskable,   i maskable
 
     The network reads [m, x_1 … x_{L−1}], with the mask as the start token, and predicts x_1 … x_L. Its perplexity is
-    exact, by the chain rule. Generation goes from left to right; given tokens to the right of a gap do not change and
-    are not read.
+    exact by the chain rule. Generation goes from left to right; tokens given to the right of a gap are kept but not
+    read.
     """
 
     name = "autoregressive"
@@ -96,8 +96,8 @@ class AutoregressiveObjective(Objective):
 def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
     """Yield a problem for each choice that does not fit a model that reads blocks from left to right.
 
-    These are a sampler that fills other positions than those of the leftmost block, a backbone that reads t, and a
-    bound that follows a noise schedule.
+    These choices are a sampler that fills positions outside the leftmost block, a backbone that reads t, and a bound
+    that follows a noise schedule.
     """
     sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
     if sampler.blockwise:
@@ -106,14 +106,14 @@ def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
             yield Problem(
                 "sampler.block_size",
                 f"{size} does not divide the block size {block} of {objective.name!r}; "
-                "remove it to use the model's block size",
+                "remove it to use the block size of the model",
             )
     elif not sampler.causal:
         unit = "a block" if block > 1 else "one token"
         yield Problem(
             "sampler",
-            f"objective {objective.name!r} generates from left to right, {unit} at a time, and {sampler.name!r}, "
-            'as configured, does not; use = "semi_autoregressive" or "left_to_right"',
+            f"objective {objective.name!r} generates from left to right, {unit} at a time, but {sampler.name!r}, "
+            'as configured, does not; set sampler.use to "semi_autoregressive" or "left_to_right"',
         )
     yield from has_no_time(experiment)
     yield from has_own_bound(experiment)
@@ -126,7 +126,7 @@ def has_own_bound(experiment: Experiment) -> Iterator[Problem]:
         yield Problem(
             "evaluation.bound",
             f"{bound.name!r} follows the noise schedule, which objective {objective.name!r} does not use; "
-            "set it to exact_k",
+            "use exact_k instead",
         )
 
 
@@ -136,7 +136,7 @@ def has_no_time(experiment: Experiment) -> Iterator[Problem]:
     if backbone.reads_time:
         yield Problem(
             "backbone.time_conditioning",
-            f"objective {objective.name!r} has no single diffusion time for a sequence; set it to false",
+            f"objective {objective.name!r} has no single diffusion time for a sequence; set time_conditioning to false",
         )
 
 

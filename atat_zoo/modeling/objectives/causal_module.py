@@ -1,6 +1,6 @@
 """The modules of the objectives `block` and `autoregressive`, and their denoisers.
 
-B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable tokens, N positions.
+Shapes: B rows of a micro-batch, L tokens in K blocks of S, width D, V predictable tokens, N positions.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def one_stream(length: int, size: int, device: torch.device) -> Tensor:
 def two_streams(length: int, size: int) -> Rule:
     """Return the attention rule of [z ; x], L noisy tokens followed by L clean ones, for `attention_mask`.
 
-    A noisy token sees the noisy tokens of its block and the clean ones of earlier blocks; a clean token sees the clean
-    ones of both.
+    A noisy token sees the noisy tokens of its block and the clean tokens of earlier blocks; a clean token sees the
+    clean tokens of both.
     """
 
     def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
@@ -66,12 +66,12 @@ class BlockModule(DenoisingModule):
         super().__init__(context, parts, batch_size)
         self.size, self.weight = block_size, weight
         self.follow(rates=self.rates)
-        # As in the base, over the blocks of the global batch.
+        # As in the base class, but over the blocks of the global batch.
         self.strata = batch_size * (context.length // self.size)
         self.stride = golden_stride(self.strata)
 
     def block_times(self, index: Tensor, blocks: int) -> Tensor:
-        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the training step; see `times`."""
+        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the training step (see `times`)."""
         step, row = index // self.batch_size, index % self.batch_size
         stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
         keys = sequence_keys(self.context.seed, "time", step)[:, None]
@@ -79,7 +79,7 @@ class BlockModule(DenoisingModule):
 
     @override
     def hidden(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> Tensor:
-        # Of one stream: every block reads z itself, earlier blocks included.
+        # With one stream, every block reads z, even in earlier blocks.
         return self.read(z, attention=one_stream(z.shape[1], self.size, z.device))
 
     @override
@@ -104,7 +104,7 @@ class BlockModule(DenoisingModule):
         return within.masked_fill(block > own, self.context.mask_id)
 
     def mask(self, batch: Batch) -> tuple[NoisedBatch, NoiseLevels]:
-        """Mask uniformly within every block at its own rate; returns the noisy batch and the block levels, [B, K]."""
+        """Mask every block uniformly at its own rate; return the noisy batch and the block levels, [B, K]."""
         x, maskable = batch.tokens, batch.maskable
         levels = self.levels(self.block_times(batch.index, x.shape[1] // self.size), batch)
         p = levels.rate.repeat_interleave(self.size, dim=1) * maskable
@@ -119,7 +119,7 @@ class BlockModule(DenoisingModule):
         weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.t)
         weight = weight.repeat_interleave(self.size, dim=1)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
-        # As B·K rows, the blocks, each with its own rate and time.
+        # The blocks are B·K rows, each with its own rate and time.
         by_token = ("x", "z", "masked", "maskable", "p")
         blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
         self.observe(NoisedBatch(**blocks, t=levels.t.flatten(), rate=levels.rate.flatten()), ce.view(-1, self.size))
@@ -127,8 +127,8 @@ class BlockModule(DenoisingModule):
 
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
-        # Of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block.
-        refuse_method(method, self.objective, "the bound is estimated by exact-k in every block")
+        # An estimate of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block.
+        refuse_method(method, self.objective, "the bound is estimated with exact-k in every block")
         return block_masks(maskable, keys, draws, self.size)
 
     @override
@@ -137,7 +137,7 @@ class BlockModule(DenoisingModule):
 
 
 def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
-    """Yield for each draw a mask [B, L] with k_b tokens of block b, its weights n_b/k_b [B, L], and the rate [B].
+    """For each draw, yield a mask [B, L] of k_b tokens in block b, its weights n_b/k_b [B, L], and the rate [B].
 
     k_b is stratified over the draws, independently for each block.
     """
@@ -160,7 +160,7 @@ class AutoregressiveModule(DenoisingModule):
     objective: ClassVar[str] = "autoregressive"
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
-        # There is no noise here; the base class takes one for objectives that have it.
+        # The objective has no noise schedule, but the base class requires one.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
 
     @override
@@ -185,7 +185,7 @@ class AutoregressiveModule(DenoisingModule):
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        # Every maskable token counts as masked.
+        # Every maskable token is treated as masked.
         batch = self.begin(batch)
         x, maskable, ones = batch.tokens, batch.maskable, torch.ones(len(batch.tokens), device=batch.tokens.device)
         noised = NoisedBatch(
@@ -231,15 +231,15 @@ class BlockPredictor(Predictor):
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        # With `where` a mask, a gap in an earlier block is refused.
+        # If `where` is a mask, a gap in an earlier block is refused.
         if isinstance(where, Tensor):
             turn = self.step_of(torch.arange(tokens.shape[1], device=tokens.device))
             assert turn is not None
             first = torch.where(tokens == self.mask_id, turn, tokens.shape[1]).amin(1)
             if bool((where & (turn > first[:, None])).any()):
                 raise UserError(
-                    f"objective {self.module.objective!r} predicts a token from the tokens before it, and the sampler "
-                    "asked for a token after a gap; use a causal sampler, such as left_to_right, or semi_autoregressive"
+                    f"objective {self.module.objective!r} predicts a token from the tokens before it, but the sampler "
+                    "requests a token after a gap; use a causal sampler, such as left_to_right or semi_autoregressive"
                 )
         return super().__call__(tokens, t, where)
 
@@ -253,7 +253,7 @@ class CachedBlocks(Predictor, BlockDecoder):
 
     Up to `window` tokens, the logits equal those of a forward pass over the whole sequence (Arriola et al.,
     arXiv:2503.09573, section 3.2). Beyond that, every block sees the last `window` tokens up to its own end; their
-    cached keys and values still depend on earlier tokens. A backbone without a cache reads the whole text again.
+    cached keys and values still depend on earlier tokens. A backbone without a cache rereads the whole text.
     """
 
     def __init__(self, module: DenoisingModule, size: int, window: int, batch: int) -> None:
@@ -293,7 +293,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.before = text[:, text.shape[1] - self.reach :]
 
     def pass_through(self, inputs: Tensor) -> Tensor:
-        """Return hidden states [B, L, D] of the next tokens; each block sees itself and the blocks before."""
+        """Return the hidden states [B, L, D] of the next tokens; each block sees itself and all earlier blocks."""
         tokens = torch.cat([self.text, inputs], dim=1)
         length, end = tokens.shape[1], self.start + inputs.shape[1]
         position = torch.arange(end - length - len(self.cache), end, device=inputs.device)
@@ -327,7 +327,7 @@ class AutoregressivePredictor(BlockPredictor):
 
 
 class CachedTokens(CachedBlocks):
-    """A decoder with blocks of one token: reading a token takes a forward pass, predicting the next only the head."""
+    """A decoder with blocks of one token: reading a token takes a forward pass, predicting the next takes the head."""
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
@@ -348,5 +348,5 @@ def refuse_method(method: Bound, objective: str, why: str) -> None:
     if method.follows_noise:
         raise UserError(
             f"evaluation.bound: {method.name!r} does not apply to objective {objective!r}, where {why}; "
-            "set it to exact_k, or leave --bound out"
+            "use exact_k, or omit --bound"
         )

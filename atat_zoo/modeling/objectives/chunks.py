@@ -1,4 +1,4 @@
-"""Functions of logits in chunks of positions, so that logits [N, V] are never in memory at once."""
+"""Functions of logits, evaluated in chunks of positions so that logits [N, V] are never all in memory at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-# Logits at once: 134 MB in float32, and about four times that with the gradient. Each chunk is added to the gradient of
-# the head's weights, as many bytes whatever its size: an accelerator, where products are cheap, takes larger chunks.
+# Logits in memory at once: 134 MB in float32, about four times that with the gradient. Each chunk is added to the
+# gradient of the head's weights, which moves as many bytes for any chunk size; an accelerator, where products are
+# cheap, uses larger chunks.
 LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 29
 
 
@@ -31,11 +32,11 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: Tensor | None) -> dict[str, Tensor]:
-    """Return the values of a function at N positions, by name [N], evaluated in chunks of `rows` positions.
+    """Return a function's values at N positions, a dict of tensors [N], evaluated in chunks of `rows` positions.
 
-    The function takes n positions of each tensor, [N, …] or None. The backward pass recomputes each chunk (Chen et al.,
-    arXiv:1604.06174), one more product with the head's weights, so that no logits are stored. Up to `rows` positions
-    form a single chunk, without recomputation.
+    The function takes n positions of each of `tensors`, [N, …] or None. The backward pass recomputes each chunk (Chen
+    et al., arXiv:1604.06174), which takes one more product with the head's weights, so no logits are stored. Up to
+    `rows` positions form a single chunk, which is not recomputed.
     """
     positions = next(len(tensor) for tensor in tensors if tensor is not None)
     if positions <= rows:
@@ -44,7 +45,7 @@ def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: T
     for cut in cuts(positions, rows):
         inputs = [None if tensor is None else tensor[cut] for tensor in tensors]
         if torch.is_grad_enabled():
-            # Nothing in it draws from torch's own generator.
+            # The function draws nothing from torch's own generator.
             chunks.append(checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False))
         else:
             chunks.append(function(*inputs))
@@ -52,7 +53,7 @@ def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: T
 
 
 def joined(chunks: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the values of all chunks by name, concatenated."""
+    """Return a dict of the values of all chunks, concatenated."""
     return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
@@ -64,24 +65,25 @@ def weighted_sum(
     hidden: Tensor,
     *others: Tensor | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return Σ_i weight_i · loss_i over N positions, and the function's values by name, [N]; see `in_chunks`.
+    """Return Σ_i weight_i · loss_i over N positions, and a dict of the function's values, each [N]; see `in_chunks`.
 
     Only the sum has a gradient, which is computed chunk by chunk in the forward pass; the backward pass only scales it,
-    so nothing is computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989; here for any head and any loss, by
-    autograd). The loss is the function's `"loss"`. The gradient reaches its first argument, `hidden` [N, D], and
-    `parameters`, the leaf tensors that it reads; the weight, [N], and `others`, [N, …] or None, get none.
+    so nothing is computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989; here, autograd handles any head and any
+    loss). The loss is the function's value `"loss"`. The gradient reaches the function's first argument, `hidden`
+    [N, D], and `parameters`, the leaf tensors that the function reads; the weight, [N], and `others`, [N, …] or None,
+    receive none.
     """
     of_hidden, of_parameters = torch.empty_like(hidden), dict[int, Tensor]()
 
     def with_gradients(cut: slice) -> dict[str, Tensor]:
-        # A function, so that all of a chunk is gone before the next one.
+        # A function, so that all tensors of a chunk are freed before the next chunk.
         h = hidden[cut].detach().requires_grad_()
         values = function(h, *(None if other is None else other[cut] for other in others))
         total = (weight[cut] * values["loss"]).sum()
         of_hidden[cut], *changes = torch.autograd.grad(total, [h, *parameters], allow_unused=True)
         for number, change in enumerate(changes):
             if change is not None:
-                # Not in place: of two parameters that are added up, both have the same gradient.
+                # Not in place: two parameters that are added have the same gradient tensor.
                 before = of_parameters.get(number)
                 of_parameters[number] = wide(change) if before is None else before + change
         return {name: value.detach() for name, value in values.items()}

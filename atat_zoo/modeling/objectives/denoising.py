@@ -1,9 +1,10 @@
 """The modules of masked diffusion, read from top to bottom: times, masks, forward pass, losses, and the `mdlm` loss.
 
-`DenoisingModule` defines what all objectives with a denoiser p_θ(x_i | z) share, and the bound; `MDLMModule` is the
-module of `mdlm`, and `Predictor` the denoiser of a trained module.
+`DenoisingModule` defines the bound and whatever else all objectives with a denoiser p_θ(x_i | z) share; `MDLMModule` is
+the module of `mdlm`, and `Predictor` is the denoiser of a trained module.
 
-B rows of a micro-batch, L tokens, N selected positions (in `times`, N rows of the global batch), V predictable tokens.
+Shapes: B rows of a micro-batch, L tokens, N selected positions (in `times`, N rows of the global batch), V predictable
+tokens.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class HeadInputs(NamedTuple):
     """
 
     hidden: Tensor  # [..., D]
-    neighbours: Tensor | None = None  # the visible ones, int64 [..., 2R], as `neighbours_of` has them; None without
+    neighbours: Tensor | None = None  # visible neighbours, int64 [..., 2R], as in `neighbours_of`; None without a prior
 
     def at(self, where: Where) -> HeadInputs:
         """Return the inputs at some positions; `where` is any tensor index."""
@@ -58,16 +59,16 @@ class HeadInputs(NamedTuple):
 
 
 class DenoisingModule(nn.Module, ObjectiveModule):
-    """An `ObjectiveModule` without a loss: the stages of a loss in their order, then the bound of the denoiser.
+    """An `ObjectiveModule` without a loss: the stages of a loss in order, followed by the bound of the denoiser.
 
     Networks are on the device of the weights, and their results are moved to the device of the tokens. Times, masks,
-    weights and components with a float64 state are on a device that supports float64: see `atat_zoo.system.devices`.
+    weights and components with a float64 state are on a device that supports float64 (see `atat_zoo.system.devices`).
     """
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__()
         self.context, self.batch_size = context, batch_size
-        self.backbone: Any = parts["backbone"]  # a `BackboneModule`, and one of torch
+        self.backbone: Any = parts["backbone"]  # a `BackboneModule` that is also an `nn.Module`
         complete(self.backbone, BackboneModule)
         if "estimator" in parts:
             complete(parts["estimator"], EstimatorModule)
@@ -80,7 +81,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     @override
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # What `to` and its like call. Parts with a state in float64 stay where they are if the device has none.
+        # `to` and similar methods call this. A float64 state stays where it is if the device does not support float64.
         everywhere = has_float64(fn(torch.empty(0)).device)
         for part in self.children():
             if everywhere or not any(buffer.dtype == torch.float64 for buffer in part.buffers()):
@@ -94,7 +95,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return device
 
     def begin(self, batch: Batch) -> Batch:
-        """Set the dropout keys of a training step, and return the batch on a device with float64."""
+        """Set the dropout keys of a training step, and return the batch on a device that supports float64."""
         if self.training:
             set_keys(self, move_to(sequence_keys(self.context.seed, "dropout", batch.index), self.device))
         if (exact := exact_device(batch.tokens.device)) == batch.tokens.device:
@@ -104,7 +105,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     # Times and noise levels
 
     def times(self, index: Tensor) -> Tensor:
-        """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step.
+        """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; all rows of a step share one u in [0, 1).
 
         Mask rates are drawn from the same numbers. Rows take the strata j in strides of about N/φ, so the times of
         every micro-batch cover (0, 1], and the number of masked positions, which determines the memory for logits, is
@@ -115,7 +116,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
-        """Return the noise levels for u, [B] or [B, K] in (0, 1], at the batch's progress; see `MaskRates.levels`."""
+        """Return the noise levels for u, [B] or [B, K] in (0, 1], at the batch's progress (see `MaskRates.levels`)."""
         return self.rates.levels(u, self.noise, batch.progress)
 
     # Masks
@@ -128,10 +129,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return move_to(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
 
     def importance_of(self, read: HeadInputs, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        """Return the importance [B, L] by an estimator that reads hidden states, which are of all positions."""
+        """Return the importance [B, L] from an estimator that reads hidden states; `read` holds all positions."""
         own, t, maskable = move_to((tokens, t, maskable), self.device)
         vectors = read.hidden
-        if read.neighbours is not None:  # the prior adds to the logits what the hidden state need not know
+        if read.neighbours is not None:  # the hidden state need not represent what the prior adds to the logits
             near = self.backbone.embedding(move_to(read.neighbours, self.device))
             vectors = torch.cat([vectors, near.flatten(-2).to(vectors.dtype)], dim=-1)
         return move_to(self.estimator(own, vectors.detach(), t, maskable), tokens.device)
@@ -144,7 +145,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return NoisedBatch(x=x, z=z, masked=masked, maskable=maskable, t=t, rate=rate, p=p, documents=documents)
 
     def masked_uniformly(self, batch: Batch, t: Tensor, rate: Tensor | None = None) -> NoisedBatch:
-        """Return the batch with every maskable token masked at probability `rate`, [B], by default 1 − α(t)."""
+        """Return the batch with every maskable token masked with probability `rate`, [B], by default 1 − α(t)."""
         rate = 1 - self.noise.alpha(t) if rate is None else rate
         p = rate[:, None] * batch.maskable
         keys = sequence_keys(self.context.seed, "mask", batch.index)
@@ -153,32 +154,32 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     # Forward: from noisy tokens to what the head reads
 
     def masked_hidden_states(self, noised: NoisedBatch) -> HeadInputs:
-        """Return the head inputs at the masked positions of a batch, [N]."""
+        """Return the head inputs [N] at the masked positions of a batch."""
         return self.hidden_states(noised).at(noised.where)
 
     def hidden_states(self, noised: NoisedBatch) -> HeadInputs:
-        """Return the head inputs at all positions of a batch, [B, L]."""
+        """Return the head inputs [B, L] at all positions of a batch."""
         return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x, noised.documents)
 
     def head_inputs_of(
         self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
     ) -> HeadInputs:
-        """Return the head inputs at every position, [B, L], with which the masked ones are predicted.
+        """Return the head inputs [B, L] at every position, from which the masked tokens are predicted.
 
-        Arguments as for `cross_entropy`. With `documents`, the document number of each token, int64 [B, L], tokens
-        attend only within their own document.
+        The arguments are those of `cross_entropy`. With `documents`, the document number of each token, int64 [B, L],
+        tokens attend only within their own document.
         """
         return self.head_inputs(z, t, documents)
 
     def head_inputs(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> HeadInputs:
-        """Return the head inputs at every position, [B, L]."""
+        """Return the head inputs [B, L] at every position."""
         near = None if self.prior is None else self.neighbours(z, self.prior.reach)
         return HeadInputs(self.hidden(z, t, documents), near)
 
     def read(self, *inputs: Tensor, first: int | None = None, **more: Any) -> Tensor:
-        """Return the backbone's hidden states [B, L, D], on its device; the inputs may be on another.
+        """Return the backbone's hidden states [B, L, D], on its device; the inputs may be on a different device.
 
-        With `first`, return only the hidden states of the first tokens.
+        With `first`, return only the hidden states of that many leading tokens.
         """
         if first is not None and self.backbone.returns_first:
             more["first"] = first
@@ -201,7 +202,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return in_blocks and self.training and tokens.is_cuda
 
     def hidden(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> Tensor:
-        """Return the hidden states [B, L, D] of z; without t, the time is that of the fraction of masked tokens."""
+        """Return the hidden states [B, L, D] of z; t defaults to the time matching the fraction of masked tokens."""
         seen = self.seen(documents)
         if not self.backbone.reads_time:
             return self.read(z, **seen)
@@ -214,7 +215,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return move_to(self.hidden(tokens, torch.zeros(len(tokens), device=tokens.device)), tokens.device)
 
     def after_the_start(self, tokens: Tensor, **how: Any) -> Tensor:
-        """Return hidden states [B, L, D] of tokens shifted by one position, with a start token in front."""
+        """Return the hidden states [B, L, D] of tokens shifted by one position, with a start token in front."""
         read = torch.cat([torch.full_like(tokens[:, :1], self.context.mask_id), tokens], dim=1)
         positions = torch.arange(read.shape[1], device=read.device)
         return move_to(self.read(read, positions=positions, **how)[:, 1:], tokens.device)
@@ -232,9 +233,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     # Losses: from what the head reads to a scalar, some positions at a time
 
     def logits(self, head_inputs: HeadInputs, x: Tensor | None = None) -> Tensor:
-        """Return logits of N positions, float32 or wider, [N, V].
+        """Return the logits [N, V] of N positions, float32 or wider.
 
-        In training the n-gram prior subtracts the occurrence of the true tokens x [N] from its counts.
+        During training, the n-gram prior subtracts the occurrence of the true tokens x [N] from its counts.
         """
         logits = wide(self.backbone.head(head_inputs.hidden))
         if head_inputs.neighbours is None:
@@ -242,7 +243,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return cast("Tensor", self.backbone.prior(logits, move_to(head_inputs.neighbours, logits.device), x))
 
     def of_head_inputs(self, losses: Losses) -> Losses:
-        """Return losses of logits as a function of hidden states, neighbours, true tokens and other tensors."""
+        """Return losses of logits as a function of the hidden states, neighbours, true tokens and other tensors."""
 
         def losses_of(hidden: Tensor, neighbours: Tensor | None, x: Tensor, *others: Tensor) -> dict[str, Tensor]:
             logits = self.logits(HeadInputs(hidden, neighbours), x if self.training else None)
@@ -255,7 +256,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return torch.compile(losses, dynamic=True) if self.context.compiled else losses
 
     def chunked_losses(self, head_inputs: HeadInputs, x: Tensor, losses: Losses, *others: Tensor) -> dict[str, Tensor]:
-        """Return the losses of N positions with true tokens x, by name [N], computed in chunks.
+        """Return a dict of the losses at N positions with true tokens x, each [N], computed in chunks.
 
         `losses` is a function of logits [n, V], tokens [n], hidden states [n, D] and `others` [n].
         """
@@ -274,11 +275,11 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         losses: Losses | None = None,
         *others: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return Σ weight · loss / Σ maskable, see `normalised`, and the cross-entropy [B, L] without gradient.
+        """Return Σ weight · loss / Σ maskable (see `normalised`) and the cross-entropy [B, L] without its gradient.
 
-        Weights that do not depend on the losses make chunks as fast as a single pass: see `weighted_sum`. The weights
-        [B, L] and `others` get no gradient. `losses` is as in `chunked_losses` and returns `"loss"` and
-        `"cross_entropy"`; by default the cross-entropy is both.
+        Because the weights do not depend on the losses, chunks are as fast as a single pass (see `weighted_sum`). The
+        weights [B, L] and `others` receive no gradient. `losses` is as in `chunked_losses` and returns `"loss"` and
+        `"cross_entropy"`; by default, both are the cross-entropy.
         """
         where, shape, losses = noised.where, noised.x.shape, losses or cross_entropy
         x, hidden = noised.x[where], head_inputs.hidden
@@ -301,7 +302,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return self.cross_entropy_at(self.head_inputs_of(z, t, masked, x).at(where), x[where])
 
     def cross_entropy_at(self, head_inputs: HeadInputs, x: Tensor) -> Tensor:
-        """Return −log p_θ(x_i | z) of N positions in nats, float32 or wider [N], from their head inputs."""
+        """Return −log p_θ(x_i | z) at N positions from their head inputs, in nats, float32 or wider [N]."""
         return self.chunked_losses(head_inputs, x, cross_entropy)["cross_entropy"]
 
     def dense_cross_entropy(self, noised: NoisedBatch) -> Tensor:
@@ -312,10 +313,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         ce = self.cross_entropy_at(self.masked_hidden_states(noised), noised.x[noised.where])
         return dense(noised.where, ce, noised.x.shape)
 
-    # The statistics of a step, for the parts whose state follows the training
+    # The statistics of a step, for components whose state follows the training
 
     def follow(self, **parts: Any) -> None:
-        """Register components; those with a state receive the statistics of each step."""
+        """Register components; those with a state receive the statistics of every step."""
         self.stateful = {name: part for name, part in parts.items() if isinstance(part, StatefulComponent)}
         self.totals: dict[str, Tensor] = {}
 
@@ -378,13 +379,13 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return averages | self.own_bounds(tokens, maskable, keys, draws, documents)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
-        """Return the losses of the masked tokens x [N], in nats [N], by the name of the bound; logits are [N, V]."""
+        """Return a dict from the bound's name to the losses of the masked tokens x, in nats [N]; logits are [N, V]."""
         return {quantity: F.cross_entropy(logits, x, reduction="none")}
 
     def own_bounds(
         self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
     ) -> dict[str, Estimate]:
-        """Return the bounds under the objective's own forward process, by name; none by default."""
+        """Return a dict of bounds under the objective's own forward process; by default, it is empty."""
         return {}
 
 
@@ -414,11 +415,11 @@ class MDLMModule(DenoisingModule):
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         batch = self.begin(batch)
-        # 1. A time for each row, and by it how much of the row is masked.
+        # 1. A time for each row, which determines how much of the row is masked.
         levels = self.levels(self.times(batch.index), batch)
-        # 2. Which tokens are masked, by their importance.
+        # 2. The tokens to mask, which depend on their importance.
         noised, importance = self.mask_batch(batch, levels)
-        # 3. The network reads the text with masks; of its hidden states those of the masked tokens go on.
+        # 3. The network reads the masked text; only the hidden states of the masked tokens are used below.
         read = self.hidden_states(noised)
         if importance is None:
             importance = self.importance_of(read, noised.z, batch.maskable, levels.t)
@@ -427,9 +428,9 @@ class MDLMModule(DenoisingModule):
         weight = self.weights(noised, levels, importance.detach(), batch.progress)
         # 5. Logits, cross-entropy and their weighted sum, a bounded number of positions at a time.
         diffusion, ce = self.weighted_loss(head_inputs, noised, weight, batch)
-        # 6. What the parts with a state learn of the step.
+        # 6. The statistics of the step, for components with a state.
         self.observe(noised, ce)
-        # 7. The estimator's own loss, and the figures.
+        # 7. The estimator's own loss, and the metrics.
         if not self.learns_importance:
             return {**metrics(noised, ce, diffusion), "importance": importance.detach()}
         distance = importance_loss(importance, *self.target(noised, ce))
@@ -440,7 +441,7 @@ class MDLMModule(DenoisingModule):
     def mask_batch(self, batch: Batch, levels: NoiseLevels) -> tuple[NoisedBatch, Tensor | None]:
         """Return the noisy batch and the importance [B, L] of x or z, with its gradient.
 
-        Instead of the importance, None for an estimator of hidden states, which are not computed yet.
+        Instead of the importance, return None if the estimator reads hidden states, which are not computed yet.
         """
         if self.estimator.reads == "x":
             importance = self.importance(batch.tokens, batch.maskable, levels.t)
@@ -464,8 +465,8 @@ class MDLMModule(DenoisingModule):
         """Return the batch masked by a `VisibleTextMasking`, with one key per row."""
 
         def scores(masked: Tensor) -> Tensor:
-            # Not under no_grad: autocast remembers the weights as it has cast them, and these would have no gradient
-            # in the second pass either.
+            # Not under no_grad: autocast caches the weights that it has cast, and these would have no gradient in the
+            # second pass either.
             z = torch.where(masked, self.context.mask_id, batch.tokens)
             return self.importance(z, batch.maskable, levels.t).detach()
 
@@ -474,7 +475,7 @@ class MDLMModule(DenoisingModule):
         return self.noised(batch, masked, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
 
     def weights(self, noised: NoisedBatch, levels: NoiseLevels, importance: Tensor, progress: float) -> Tensor:
-        """Return c·ω·h, the weight of each token's loss, [B, L]: see `MDLMObjective`."""
+        """Return c·ω·h, the weight of each token's loss, [B, L] (see `MDLMObjective`)."""
         weight: Tensor = self.curriculum.weights(noised, importance, progress)
         if self.weight == "nelbo":
             weight = weight * levels.weight[:, None]
@@ -492,14 +493,14 @@ class MDLMModule(DenoisingModule):
 
 
 def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
-    """Return −log p(x) of N positions, nats [N], from logits [N, V], as `"loss"` and `"cross_entropy"`."""
+    """Return a dict with −log p(x) at N positions, nats [N], from logits [N, V], as `"loss"` and `"cross_entropy"`."""
     ce = F.cross_entropy(logits, x, reduction="none")
     return {"loss": ce, "cross_entropy": ce}
 
 
 def dense(where: tuple[Tensor, Tensor], values: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a tensor [B, L] with N values at the given rows and positions, int64 [N] each, and zero elsewhere."""
-    # For its gradient `masked_scatter` would count the positions again, for which the host waits.
+    # For its gradient, `masked_scatter` would count the positions again, which makes the host wait.
     return torch.zeros(shape, dtype=values.dtype, device=values.device).index_put(where, values)
 
 
@@ -509,9 +510,9 @@ def normalised(losses: Tensor, batch: Batch) -> Tensor:
 
 
 def importance_loss(importance: Tensor, target: Tensor, counted: Tensor) -> Tensor:
-    """Return the mean squared error of the importance over the tokens that count; all arguments are [B, L].
+    """Return the mean squared error of the importance over the tokens in `counted`; all arguments are [B, L].
 
-    It is a mean over rows of means within rows, so it does not depend on the micro-batch size.
+    The result is a mean over rows of means within rows, so it does not depend on the micro-batch size.
     """
     squared = torch.where(counted, importance - target, 0.0).square().sum(1)
     return (squared / counted.sum(1).clamp(min=1)).mean()
@@ -541,7 +542,7 @@ def golden_stride(strata: int) -> int:
 
 
 class Predictor(Denoiser):
-    """The denoiser p_θ(x_i | z) of a module; it scores visible tokens and estimates importance."""
+    """The denoiser p_θ(x_i | z) of a module; it also scores visible tokens and estimates importance."""
 
     scores_visible_tokens = True
 
@@ -562,20 +563,20 @@ class Predictor(Denoiser):
         if not self.estimates_importance:
             return None
         t = self.time_at(masked.float().mean(1)) if self.module.estimator.reads_time else None
-        return self.module.importance(tokens, torch.ones_like(masked), t)  # all tokens count as maskable
+        return self.module.importance(tokens, torch.ones_like(masked), t)  # all tokens are treated as maskable
 
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        """Return the head inputs at every position, [B, L]."""
+        """Return the head inputs [B, L] at every position."""
         return self.module.head_inputs(tokens, t)
 
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
-        """Return log-probabilities of N positions, [N, V], on the device of the tokens."""
+        """Return the log-probabilities [N, V] of N positions, on the device of the tokens."""
         log_probs = move_to(self.module.logits(head_inputs).log_softmax(-1), device)
-        # One logit of a row makes all of the row so. An accelerator would have to be waited for.
+        # One such logit makes its whole row NaN. On an accelerator, the check would have to wait.
         if log_probs.device.type == "cpu" and bool(log_probs[..., :1].isnan().any()):
             raise UserError(
                 "the network's logits are not finite: its weights are damaged, or too large for its "
-                "precision; pass --precision fp32, or use another model"
+                "precision; pass --precision fp32, or use a different model"
             )
         return log_probs
 

@@ -22,16 +22,16 @@ class MDLMObjective(Objective):
 
         loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
 
-    ω is the NELBO's weight 1/(r·f(r)), with the density f of the mask rates, or 1; h_i is 1 or r/p_i
-    (Horvitz–Thompson), c_i the curriculum's weight. The importance estimator is trained at the same time, towards the
-    experiment's target. An estimator that reads z does not affect masking by probabilities; it scores tokens for
-    masking strategies such as `reveal`, and the curriculum uses its importance of the final z. The loss estimates the
-    NELBO only for uniform masking with `nelbo` weights, at any mask rates. The reported bound is always computed
+    ω is the NELBO weight 1/(r·f(r)), where f is the density of the mask rates, or 1; h_i is 1 or r/p_i
+    (Horvitz–Thompson); c_i is the curriculum's weight. The importance estimator is trained at the same time, towards
+    the experiment's target. An estimator that reads z does not affect masking by probabilities; it scores tokens for
+    masking strategies such as `reveal`, and the curriculum uses its importance for the final z. The loss estimates the
+    NELBO only for uniform masking with `nelbo` weights, for any mask rates. The reported bound is always computed
     separately, under uniform masking.
     """
 
     name = "mdlm"
-    summary = "MDLM: cross-entropy at masked tokens; with importance, curriculum and correction, ATAT"
+    summary = "MDLM: cross-entropy at masked tokens; becomes ATAT with importance, a curriculum and the correction"
     refs = ("arXiv:2406.07524", "ATAT")
     network = "atat_zoo.modeling.objectives.denoising:MDLMModule"
     separates_documents = True
@@ -42,7 +42,7 @@ class MDLMObjective(Objective):
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
     correction: Literal["none", "horvitz_thompson"] = param(
         "none",
-        help="h, correction of non-uniform masking: none, or r/p, which gives every token the same marginal weight",
+        help="h, correction for non-uniform masking: none, or r/p, which gives every token the same marginal weight",
     )
     floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
@@ -56,12 +56,13 @@ class MDLMObjective(Objective):
                 yield Problem(
                     "masking",
                     f"{masking.name!r} needs the importance of masked tokens, but estimator {estimator.name!r} "
-                    'reads the clean sequence; set estimator.use = "transformer" and its reads to "z"',
+                    'reads the clean sequence; set estimator.use = "transformer" and estimator.reads = "z"',
                 )
             if self.correction == "horvitz_thompson":
                 yield Problem(
                     "objective.correction",
-                    f'masking {masking.name!r} has no masking probabilities and needs no correction; set it to "none"',
+                    f"masking {masking.name!r} has no masking probabilities and needs no correction; "
+                    'set correction to "none"',
                 )
             if not isinstance(experiment.parts["mask_drawing"], BernoulliMaskDrawing):
                 yield Problem(
@@ -70,7 +71,7 @@ class MDLMObjective(Objective):
         elif estimator.reads == "z" and masking.direction:
             yield Problem(
                 "masking",
-                f"{masking.name!r} needs the importance of the clean sequence, and the estimator reads "
+                f"{masking.name!r} needs the importance of the clean sequence, but the estimator reads "
                 'the masked sequence; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"',
             )
 
@@ -83,7 +84,8 @@ class MLMObjective(Objective):
 
     n is a row's number of maskable tokens, so without padding the loss is the mean over the masked tokens. A row gets
     exactly k masks, as in BERT's code: every row has a loss, and the number of logits is known. Every chosen token is
-    masked; BERT leaves a tenth unchanged and replaces a tenth by other tokens, which a denoiser under SUBS never sees.
+    masked; BERT leaves a tenth unchanged and replaces a tenth with other tokens. A denoiser under SUBS never sees such
+    inputs.
 
     Its perplexity is a valid but loose bound, because the denoiser is trained at one mask rate only.
     """
@@ -112,8 +114,8 @@ class SEDDObjective(Objective):
 
         σ Σ_y [ s_y − ρ 1[y = x] log s_y + K(ρ 1[y = x]) ]  =  σρ [ S − f_x − 1 ]  =  ω [ CE + (S − 1 − log S) ]
 
-    where ω = σρ = −α'/(1 − α) is the weight of `mdlm` and CE the cross-entropy of softmax f. So it is the loss of
-    `mdlm` plus a nonnegative penalty for not being normalised. A constant offset makes S = 1 before training.
+    where ω = σρ = −α'/(1 − α) is the weight of `mdlm` and CE is the cross-entropy of softmax f. The loss is therefore
+    that of `mdlm` plus a nonnegative penalty for not being normalised. A constant offset makes S = 1 before training.
 
     Its perplexity is that of p_θ = softmax f under uniform masking; the paper's bound, with the penalty, is
     reported as `sedd`.
@@ -137,19 +139,20 @@ class SEDDObjective(Objective):
 class D3PMObjective(Objective):
     """The variational bound of T absorbing steps, x₀-parametrised (Austin et al., NeurIPS 2021, sections 3.3 and 3.4).
 
-    The network predicts p̃_θ(x_0 | z) over V + 1 outcomes, the mask among them, with probability μ, and the reverse
-    step is p_θ(x_s | x_t) = Σ_{x_0} q(x_s | x_t, x_0) p̃_θ(x_0 | z). For t = i/T, s = (i − 1)/T and
-    β = (α_s − α_t)/(1 − α_t), the probability with which a masked token is revealed, a masked position costs
+    The network predicts p̃_θ(x_0 | z) over V + 1 outcomes, which include the mask, with probability μ. The reverse step
+    is p_θ(x_s | x_t) = Σ_{x_0} q(x_s | x_t, x_0) p̃_θ(x_0 | z). With t = i/T, s = (i − 1)/T and the probability
+    β = (α_s − α_t)/(1 − α_t) that a masked token is revealed, the loss of a masked position is
 
         KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) = −β log p̃_θ(x) + (1 − β) log[(1 − β) / (1 − β(1 − μ))]
 
-    and a visible one nothing. The paper's equation 4 also weighs each x_0 by q(x_t | x_0), which shifts the mask's
-    logit by −log(1 − α_t); without the shift μ means the same at every t. The KL is smallest at μ = 0, where it is β
-    times the cross-entropy, so T → ∞ gives `mdlm`. The mask's logit starts where μ = 1/(V + 1), the probability of a
-    token in a uniform prediction: small, because μ can only increase the loss, but with a gradient.
+    and that of a visible position is 0. The paper's equation 4 also weights each x_0 by q(x_t | x_0), which shifts the
+    mask's logit by −log(1 − α_t); without this shift, μ has the same meaning at every t. The KL is smallest at μ = 0,
+    where it is β times the cross-entropy, so T → ∞ gives `mdlm`. The mask's logit is initialised so that μ = 1/(V + 1),
+    the probability of a token in a uniform prediction: small, because μ can only increase the loss, but large enough
+    for a gradient.
 
-    Its perplexity is that of p̃_θ renormalised over the V tokens, under uniform masking; the paper's own bound is
-    reported as `d3pm`, for a schedule from α = 1 to α = 0.
+    Its perplexity is that of p̃_θ renormalised over the V tokens, under uniform masking; if the schedule goes from
+    α = 1 to α = 0, the paper's own bound is reported as `d3pm`.
     """
 
     name = "d3pm"

@@ -1,6 +1,6 @@
 """The modules of mlm, sedd and d3pm, based on denoising.py.
 
-B rows of a micro-batch, L tokens, D width, V predictable tokens, N masked positions.
+Shapes: B rows of a micro-batch, L tokens, width D, V predictable tokens, N masked positions.
 """
 
 import math
@@ -28,7 +28,7 @@ class MLMModule(DenoisingModule):
     """The module of `mlm`: a denoiser trained at one mask rate."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, rate: float) -> None:
-        # The training has no schedule; estimators of the bound that follow one get the linear schedule.
+        # Training uses no schedule; estimators of the bound that follow one get the linear schedule.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
         self.rate = rate
 
@@ -46,9 +46,9 @@ class MLMModule(DenoisingModule):
 
 
 def score_entropy(f: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two terms of S − f_x − 1, S = Σ e^f, in nats, [N] each, from f [N, V] and the clean tokens x [N].
+    """Return the two terms of S − f_x − 1, S = Σ e^f, each in nats [N], from f [N, V] and the clean tokens x [N].
 
-    They are the cross-entropy of softmax f, and S − 1 − log S ≥ 0, which is 0 where S = 1.
+    The terms are the cross-entropy of softmax f and S − 1 − log S ≥ 0, which is 0 if S = 1.
     """
     log_s = f.logsumexp(-1)
     return log_s - f.gather(-1, x[:, None])[:, 0], log_s.expm1() - log_s
@@ -70,7 +70,7 @@ class SEDDModule(DenoisingModule):
         self.register_buffer("offset", untrained.float().logsumexp(-1)[0])
 
     def terms(self, logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
-        """Return the score entropy and its first term, [N] each, with f = log(s_y/ρ) from the logits [N, V]."""
+        """Return the score entropy and its first term, each [N], with f = log(s_y/ρ) from the logits [N, V]."""
         ce, excess = score_entropy(logits - self.offset, x)
         return {"loss": ce + excess, "cross_entropy": ce}
 
@@ -93,9 +93,9 @@ class SEDDModule(DenoisingModule):
 
 
 def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
-    """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, nats, in β's precision [N].
+    """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, in nats, [N] in the precision of β.
 
-    Computed as −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which is accurate for small β or small μ; at β = 1 the second
+    It is computed as −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which is accurate for small β or μ; at β = 1, the second
     term is 0. The arguments are [N]: log p̃_θ(x) of the clean token among V + 1 outcomes, log μ of the mask, and β in
     [0, 1], float64, or float32 on a device without float64.
     """
@@ -127,17 +127,17 @@ class D3PMModule(DenoisingModule):
             self.mask_head.bias.copy_(untrained.logsumexp(-1) - math.log(context.vocabulary_size))
 
     def outcomes(self, logits: Tensor, x: Tensor, hidden: Tensor) -> dict[str, Tensor]:
-        """Return log p̃_θ of the true token and of the mask, among V + 1 outcomes, at N masked positions, [N] each."""
+        """Return log p̃_θ of the true token and of the mask, among V + 1 outcomes, each [N], at N masked positions."""
         log_p = torch.cat([logits, wide(self.mask_head(hidden))], dim=-1).log_softmax(-1)
         return {"token": log_p.gather(-1, x[:, None])[:, 0], "mask": log_p[:, -1]}
 
     def terms(self, logits: Tensor, x: Tensor, hidden: Tensor, beta: Tensor) -> dict[str, Tensor]:
-        """Return the loss, and the cross-entropy of the prediction renormalised over V tokens, of N positions [N]."""
+        """Return the loss at N positions and the cross-entropy of the prediction renormalised over V tokens, [N]."""
         of_x, of_mask = self.outcomes(logits, x, hidden).values()
         kl = step_kl(of_x, of_mask, beta)
         if self.weight == "nelbo":
             losses = self.steps * (kl - self.auxiliary * of_x)
-        else:  # where nothing is ever revealed, β = 0, there is no KL
+        else:  # if nothing is ever revealed (β = 0), there is no KL
             losses = kl / beta.clamp(min=torch.finfo(beta.dtype).tiny) - self.auxiliary * of_x
         ce = torch.log(-torch.expm1(of_mask)) - of_x
         return {"loss": losses.to(ce.dtype), "cross_entropy": ce}
@@ -157,7 +157,7 @@ class D3PMModule(DenoisingModule):
     def own_bounds(
         self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
     ) -> dict[str, Estimate]:
-        # `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws: see `discrete_t`. The process
+        # `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws (see `discrete_t`). The process
         # knows the time, so a time-conditioned network gets t = i/T. A schedule that does not go from α = 1 to α = 0
         # has no such bound.
         if not self.noise.complete:

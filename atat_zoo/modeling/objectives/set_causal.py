@@ -24,36 +24,36 @@ class SetCausalObjective(Objective):
 
         loss = Σ_{i free} w_i · −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable
 
-    The steps come from the component `position_sets`. In a fraction of the sequences some tokens are given: the
-    beginning (`prompts`), all but a gap (`gaps`), or a uniformly random subset of uniformly random size (`subsets`), so
-    one model generates from scratch, continues prompts and fills gaps.
+    The steps come from the component `position_sets`. In a fraction of the sequences, some tokens are given: the
+    beginning (`prompt_share`), all but a gap (`gap_share`), or a random subset of random size, both uniform
+    (`subset_share`), so one model generates from scratch, continues prompts and fills gaps.
 
-    The input at position i is x_{i−1}, as in next-token prediction, or the mask if x_{i−1} does not come before x_i;
-    its output predicts x_i if that is free. Token x_k is readable from step c_k + 1. If the input at position k + 1 has
-    exactly this step, it provides x_k; otherwise an extra input at that position provides x_k and predicts nothing. An
-    input attends to itself and to the inputs of tokens whose step is not later than its own, so no prediction reads a
-    token of its own or a later step. The start, a mask before the first token, counts as given, so every input attends
-    to a token. If the sets are `ascending` and no random subset is given, only the last token needs an extra input, and
-    one forward pass trains all positions.
+    The input at position i is x_{i−1}, as in next-token prediction, or the mask if x_{i−1} does not come before x_i.
+    Its output predicts x_i if x_i is free. Token x_k is readable from step c_k + 1 on. If the input at position k + 1
+    has exactly this step, it provides x_k; otherwise, an extra input at that position provides x_k and predicts
+    nothing. An input attends to itself and to the inputs of tokens whose step is not later than its own, so no
+    prediction reads a token from its own or a later step. The start, a mask before the first token, is treated as
+    given, so every input attends to a token. If the sets are `ascending` and no random subset is given, only the last
+    token needs an extra input, and one forward pass trains all positions.
 
-    Every prediction has a context of its own and, without a curriculum, weight 1. An estimator reads the sequence as it
-    is before a randomly drawn step: it learns the difficulty of the tokens of that step, and the curriculum weights all
-    tokens that are still masked, so both depend only on visible tokens. The exact NLL in the order of the sets is
-    reported as the bound `sets`; the perplexity is the bound under uniform masking, as for `mdlm`, with all visible
-    tokens given.
+    Every prediction has its own context and, without a curriculum, weight 1. An estimator reads the sequence as it is
+    before a randomly drawn step. The estimator learns the difficulty of the tokens in that step, and the curriculum
+    weights all tokens that are still masked, so both depend only on visible tokens. The exact NLL in the order of the
+    sets is reported as the bound `sets`; the perplexity comes from the bound under uniform masking, as for `mdlm`, with
+    all visible tokens given.
     """
 
     name = "set_causal"
-    summary = "set-causal: predicts each position set from earlier ones; exact likelihood, also with prompts and gaps"
+    summary = "set-causal: predicts each position set from earlier ones; exact likelihood, even with prompts and gaps"
     refs = ("arXiv:2607.01775", "arXiv:2205.13554")
     network = "atat_zoo.modeling.objectives.set_causal_module:PositionSetsModule"
     hub_form = "turns"
     uses = frozenset({"backbone", "position_sets", "estimator", "curriculum", "target"})
     shifted = masks_attention = True
     importance_reads = "z"
-    prompt_share: float = param(0.2, help="fraction of sequences with a given prompt", ge=0, le=1)
+    prompt_share: float = param(0.2, help="fraction of sequences that begin with a given prompt", ge=0, le=1)
     gap_share: float = param(0.2, help="fraction of sequences with a gap to infill", ge=0, le=1)
-    subset_share: float = param(0.0, help="fraction of sequences with a random given subset", ge=0, le=1)
+    subset_share: float = param(0.0, help="fraction of sequences with a random subset of tokens given", ge=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     @override
@@ -71,20 +71,23 @@ class SetCausalObjective(Objective):
         """Yield a problem for fractions above 1, an estimator that reads the clean sequence, or one that reads t."""
         total = self.prompt_share + self.gap_share + self.subset_share
         if total > 1 + 1e-9:
-            yield Problem("objective", f"prompts + gaps + subsets = {total:g} is more than 1; lower them")
+            yield Problem(
+                "objective",
+                f"prompt_share, gap_share and subset_share add up to {total:g}, which is more than 1; lower them",
+            )
         estimator, sets = experiment.parts["estimator"], experiment.parts["position_sets"]
         weighs = not isinstance(experiment.parts["curriculum"], NoCurriculum)
         if estimator.reads != "z" and (estimator.learns or weighs or sets.reads_importance):
             yield Problem(
                 "estimator",
-                f"objective {self.name!r} needs importance that depends only on visible tokens, and "
+                f"objective {self.name!r} needs importance that depends only on visible tokens, but "
                 f'{estimator.name!r}, as configured, reads the clean sequence; set estimator.use = "transformer" '
-                'and its reads to "z"',
+                'and estimator.reads = "z"',
             )
         if estimator.reads_time:
             yield Problem(
                 "estimator.time_conditioning",
-                f"objective {self.name!r} has no diffusion time; set it to false",
+                f"objective {self.name!r} has no diffusion time; set time_conditioning to false",
             )
         yield from has_no_time(experiment)
 
@@ -96,9 +99,9 @@ class StridedCausalObjective(Objective):
         loss = Σ_i −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable,   i maskable
 
     This is `sets` with `strided` position sets and no given tokens. One forward pass gives the exact likelihood in the
-    model's only order, from which the perplexity follows. The tokens of a step are sampled independently but are s
-    positions apart, so little is lost; generation takes s forward passes for any length. With s = L it equals
-    `autoregressive`, but also reads tokens that are not maskable. It accepts prompts and gaps, but unlike `sets` is not
+    model's only order, and thus the perplexity. The tokens of a step are sampled independently but are s positions
+    apart, so little is lost; generation takes s forward passes for any length. With s = L, it equals `autoregressive`,
+    except that it also reads tokens that are not maskable. It accepts prompts and gaps but, unlike `sets`, is not
     trained on them.
     """
 
@@ -109,7 +112,7 @@ class StridedCausalObjective(Objective):
     network = "atat_zoo.modeling.objectives.set_causal_module:StridedModule"
     hub_form = "turns"
     uses = frozenset({"backbone"})
-    stride: int = param(16, help="s, the number of decoding steps; at most data.length, which is left to right", ge=1)
+    stride: int = param(16, help="s, number of decoding steps; at most data.length, for left-to-right order", ge=1)
 
     @override
     def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
@@ -121,15 +124,15 @@ class StridedCausalObjective(Objective):
         return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the stride exceeds the length, or the sampler uses another order than the learned one."""
+        """Yield a problem if the stride exceeds the length, or the sampler's order differs from the learned one."""
         length, order = experiment.data.length, experiment.parts["sampler"]
         if self.stride > length:
-            yield Problem("objective.stride", f"{self.stride} is more than data.length = {length}; lower it")
+            yield Problem("objective.stride", f"{self.stride} is more than data.length = {length}; lower the stride")
         learned = {"stride": self.stride, "offset": "none"}
         if {key: getattr(order, key, None) for key in learned} != learned:
             yield Problem(
                 "sampler",
-                f"objective 'strided_causal' learns one order, in {self.stride} steps, and the sampler is "
+                f"objective 'strided_causal' learns one order, in {self.stride} steps, but the sampler is "
                 f"{order.name!r}; "
                 f'set it to {{use = "strided", stride = {self.stride}}}',
             )

@@ -1,6 +1,6 @@
 """The modules of `sets` and `strided_causal`, and their denoiser.
 
-B rows of a micro-batch, L positions, T inputs, C cached ones, D width, N predictions, H heads.
+Shapes: B rows of a micro-batch, L positions, T inputs, C cached inputs, width D, N predictions, H heads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class QueryAndContentTokens(NamedTuple):
 
     tokens: Tensor  # int64 [B, T]
     positions: Tensor  # int64 [B, T]
-    attention: Any  # which sees which, as `visible` has it
+    attention: Any  # which inputs each input sees, as in `visible`
 
 
 class TokenRoles(NamedTuple):
@@ -58,8 +58,8 @@ class TokenRoles(NamedTuple):
 
     token: Tensor  # the token
     readable_from: Tensor  # the step from which that token may be read
-    step: Tensor  # of the input: of the token that it predicts, or else the one from which its own may be read
-    content_only: Tensor  # whether the token needs another input at this position, which predicts nothing
+    step: Tensor  # the input's step: that of the token that it predicts, or else `readable_from`
+    content_only: Tensor  # whether the token needs an extra input at this position, which predicts nothing
 
 
 def token_roles(x: Tensor, steps: Tensor, mask_id: int) -> TokenRoles:
@@ -84,8 +84,8 @@ def query_and_content_tokens(
         own, more = (tokens, positions, step, content), (of.token, positions, of.readable_from, of.content_only)
         joined = (torch.cat([a, b.gather(1, where)], 1) for a, b in zip(own, more, strict=True))
         tokens, positions, step, content = joined
-    # Sorted by their steps, blocks could be skipped whatever these are; but dropout draws by the place of an input.
-    # An input without a token is seen from no step on.
+    # With inputs sorted by step, blocks could be skipped for any steps; but dropout draws by the place of an input.
+    # An input without a token is never seen.
     seen_from = step.masked_fill(~content, torch.iinfo(step.dtype).max)
 
     def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
@@ -99,7 +99,7 @@ def query_and_content_tokens(
 def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
     """Return how many extra content tokens to use when rows need `needed`, int64 [B] on the host.
 
-    The number is rounded up, because every new shape is compiled anew.
+    The number is rounded up, because every new shape is recompiled.
     """
     most = int(needed.max())
     return most if most < 2 else min(of.step.shape[1] - 1, -(-most // 8) * 8)
@@ -121,11 +121,11 @@ class SetCausalModule(DenoisingModule):
         return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
 
     def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
-        """Return hidden states [B, L, D]. Rows that need extra content tokens are read in a separate forward pass."""
+        """Return the hidden states [B, L, D]; rows that need extra content tokens take a separate forward pass."""
         of = token_roles(x, steps, self.context.mask_id)
 
         def read(part: TokenRoles, others: int = 0) -> Tensor:
-            in_blocks = ascending and self.attends_in_blocks(part.step)  # each other shape would be compiled anew
+            in_blocks = ascending and self.attends_in_blocks(part.step)  # any other shape would be recompiled
             tokens, positions, attention = query_and_content_tokens(part, self.context.mask_id, others, in_blocks)
             return self.read(tokens, positions=positions, attention=attention, first=part.step.shape[1] - 1)
 
@@ -152,7 +152,7 @@ class SetCausalModule(DenoisingModule):
         return self.after_the_start(tokens)
 
     def cross_entropy_in_steps(self, x: Tensor, steps: Tensor) -> Tensor:
-        """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, nats, [B, L]; 0 for the others."""
+        """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, in nats, [B, L]; 0 at all other tokens."""
         where = pairs(steps >= 0)
         return dense(where, self.cross_entropy_at(self.inputs_in_steps(x, steps).at(where), x[where]), x.shape)
 
@@ -175,8 +175,8 @@ class StridedModule(SetCausalModule, AutoregressiveModule):
         self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
     ) -> HeadInputs:
         steps = self.sets.step_indices(masked, masked.sum(1), torch.zeros_like)
-        # A training does without the inputs that a token needs which is given between others, where all are maskable
-        # but for ends and padding.
+        # A token that is given between others needs an extra input. Training omits these inputs if all tokens are
+        # maskable except at the ends and for padding.
         return self.inputs_in_steps(x, steps, ascending=self.training and not self.context.given_between)
 
 
@@ -194,7 +194,7 @@ class PositionSetsModule(SetCausalModule):
         subset_share: float,
         importance_loss_weight: float,
     ) -> None:
-        # There is no noise here; the base class takes one for objectives that have it.
+        # The objective has no noise schedule, but the base class requires one.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
         self.sets, self.shares = parts["position_sets"], (prompt_share, gap_share, subset_share)
         self.importance_loss_weight = importance_loss_weight
@@ -208,7 +208,7 @@ class PositionSetsModule(SetCausalModule):
         """Return a random choice of given tokens, bool [B, L]; at least one maskable token per row stays free."""
         which, first, share = uniform(fold(keys, -2), 3, torch.float64).unbind(1)
         n, number = maskable.sum(1), maskable.cumsum(1) - 1
-        length = 1 + (share * n).long()  # of what is free, uniform on {1 … n}
+        length = 1 + (share * n).long()  # number of free tokens, uniform on {1 … n}
         start = (first * (n - length + 1)).long()
         prompt = number < (n - length)[:, None]
         gap = (number < start[:, None]) | (number >= (start + length)[:, None])
@@ -226,7 +226,7 @@ class PositionSetsModule(SetCausalModule):
         )
 
     def step_indices_of(self, x: Tensor, maskable: Tensor, free: Tensor, keys: Tensor) -> Tensor:
-        """Return the steps of the free positions, int64 [B, L], which may depend on the visible tokens."""
+        """Return the steps, int64 [B, L], of the free positions; they may depend on the visible tokens."""
 
         def score(masked: Tensor) -> Tensor:
             # Not under no_grad: see `MDLMModule.mask_by_visible_text`.
@@ -249,8 +249,8 @@ class PositionSetsModule(SetCausalModule):
         # 1. The step of every position.
         steps = self.step_indices(batch)
         free = steps >= 0
-        # 2. The network reads each token from the step after its own on.
-        # Around a random subset every token may be in need of an input of its own, and so may what is asked.
+        # 2. The network reads each token from the step after the token's own.
+        # With a random subset, any token may need an extra input; so it may with tokens given between others.
         ascending = self.sets.ascending and not self.shares[2] and not self.context.given_between
         rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
         noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
@@ -259,8 +259,8 @@ class PositionSetsModule(SetCausalModule):
         if self.estimator.reads != "z":
             loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
             return metrics(noised, ce, loss)
-        # 3. How hard the tokens are, and what the curriculum makes of it: each from what it is predicted from, which
-        # the hidden states are of; or those that are masked before some step, from the text that is shown then.
+        # 3. The importance of the tokens and the curriculum's weights. With hidden states, each token is scored in the
+        # context from which it is predicted; otherwise, tokens masked before some step are scored from the text then.
         if self.estimator.reads_hidden:
             before, coming = noised, free
             importance = self.importance_of(read, noised.z, batch.maskable, None)
@@ -270,7 +270,7 @@ class PositionSetsModule(SetCausalModule):
         weight = self.curriculum.weights(before, importance.detach(), batch.progress)
         # 4. Logits and cross-entropy of all free positions.
         diffusion, ce = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
-        # 5. What the components with a state and the estimator learn: of the tokens that are predicted from that text.
+        # 5. The statistics for components with a state and the estimator's loss, at tokens predicted from that text.
         now = attrs.evolve(before, masked=coming, p=coming.float())
         ce_now = torch.where(coming, ce, 0)
         self.observe(now, ce_now)
@@ -294,9 +294,9 @@ class PositionSetsModule(SetCausalModule):
     def own_bounds(
         self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
     ) -> dict[str, Estimate]:
-        # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
+        # −log p along the objective's own sets: exact if they draw nothing, otherwise the mean over draws, a bound.
         whole = WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)
-        keys = fold(keys, stream(0, "sets"))  # apart from what the masks of the first bound are drawn by
+        keys = fold(keys, stream(0, "sets"))  # separate from the keys for the masks of the first bound
         numbers, where = iter(range(draws)), pairs(maskable)
 
         def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
@@ -319,13 +319,13 @@ class SetCausalPredictor(Predictor):
         return RereadingPredictor(self.module, torch.full_like(tokens, _NOT_YET), next_step)
 
 
-_NOT_YET = torch.iinfo(torch.int64).max  # the step of a token that has not come
+_NOT_YET = torch.iinfo(torch.int64).max  # the step of a token that is not visible yet
 
 
 class RereadingPredictor(Predictor):
-    """The p_θ of `IncrementalPredictor` for a backbone without a cache: every call is a pass over all steps so far.
+    """The p_θ of `IncrementalPredictor` for a backbone without a cache: every call reads all steps so far.
 
-    It remembers the step in which each token has come, int64 [B, L], and the next step of each text, int64 [B].
+    It stores the step in which each token was revealed, int64 [B, L], and the next step of each text, int64 [B].
     """
 
     module: SetCausalModule
@@ -358,7 +358,7 @@ class RereadingPredictor(Predictor):
 class IncrementalPredictor(Predictor):
     """The denoiser of sequences during generation: tokens visible at the first call are given, and each call is a step.
 
-    A call reads only the tokens that are new since the last call, whose keys and values it caches, and the mask at the
+    A call reads the tokens that are new since the last call, caches their keys and values, and reads the mask at the
     requested positions. The logits equal those of a forward pass over all steps.
     """
 
@@ -387,11 +387,11 @@ class IncrementalPredictor(Predictor):
         rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
         fresh = (tokens != self.mask_id) & ~texts.known[rows]
         texts.known[rows] |= fresh
-        # By the positions of the inputs, 0 … L; the start is read first of all.
+        # Indexed by the positions of the inputs, 0 … L; the start is read first.
         content = torch.cat([~texts.begun[rows], fresh], 1)
         texts.begun[rows] = True
         asked = torch.zeros_like(content).index_put_((row, position), torch.ones_like(row, dtype=torch.bool))
-        # Those of tokens come first, since they are cached.
+        # Inputs with tokens come first, since they are cached.
         kind = torch.where(content, 0, torch.where(asked, 1, 2))
         new, sizes, host_rows = to_host(torch.stack([content.sum(1), (content | asked).sum(1), rows]))
         count = int(sizes.max()) if len(tokens) else 0
@@ -423,9 +423,9 @@ class GenerationState:
 
 
 class StepCache(Cache):
-    """The cache of some rows in a step, where each row may have another number of cached tokens.
+    """The cache of some rows in a step; the rows may have different numbers of cached tokens.
 
-    New keys and values follow the cached ones of their row. Those of new tokens come first, and `finish` counts them as
+    New keys and values follow the cached ones of their row. Those of new tokens come first, and `finish` marks them as
     cached; the others are overwritten in the next step.
     """
 
@@ -436,15 +436,15 @@ class StepCache(Cache):
         self.cached = texts.count[host_rows]  # int64 [A] on the host
         self.width = int(self.cached.max()) + inputs if len(self.cached) else 0
         self.most = self.width - inputs if len(self.cached) else 0
-        # Where all rows have as many tokens, as they mostly do, a slice is faster than the places of their inputs.
+        # If all rows have equally many tokens, as they usually do, a slice is faster than indexing each input.
         self.even = rows is None and bool((self.cached == self.most).all())
         if not self.even:
             self.place = (self.cached[:, None] + torch.arange(inputs)).to(device, non_blocking=True)
-            # The input of each place.
+            # The input at each place.
             self.input = (torch.arange(self.width) - self.cached[:, None]).to(device, non_blocking=True)
 
     def __len__(self) -> int:
-        """Return C, the largest number of cached tokens of a row."""
+        """Return C, the largest number of cached tokens in any row."""
         return self.most
 
     def attention(self, is_content: Tensor) -> Tensor:
@@ -476,5 +476,5 @@ class StepCache(Cache):
         return joined[0], joined[1]
 
     def finish(self, new: Tensor) -> None:
-        """Count the first `new` inputs of each row, int64 [A] on the host, as cached."""
+        """Mark the first `new` inputs of each row, int64 [A] on the host, as cached."""
         self.texts.count[self.host_rows] += new

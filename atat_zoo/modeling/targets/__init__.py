@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """A component of the kind target: a callable on tensors.
+    """A component of kind `target`: a callable on tensors.
 
-    A target with a state has a `network` with the same `__call__` that implements `StatefulComponent`.
+    A target with a state has a `network` that has the same `__call__` and implements `StatefulComponent`.
     """
 
     name: str
 
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the target, float32 [B, L] in [0, 1], and where it counts, bool [B, L].
+        """Return the target, float32 [B, L] in [0, 1], and where it is valid, bool [B, L].
 
         The loss is the detached cross-entropy in nats, float32 [B, L], zero at tokens that are not masked.
         """
@@ -31,11 +31,12 @@ class Target(Protocol):
 class DifficultyTarget:
     """The cross-entropy at masked tokens, scaled to [0, 1].
 
-    `rank`: its rank among the row's n masked tokens, (rank + ½)/n with rank 0 the easiest and ties sharing their mean
-    rank. All tokens of a row have the same mask rate. Rows with fewer than two masked tokens do not count.
+    `rank`: the rank of the cross-entropy among the row's n masked tokens, (rank + ½)/n, where rank 0 is the easiest
+    token and ties share their mean rank. All tokens of a row have the same mask rate. Rows with fewer than two masked
+    tokens are ignored.
 
     `running`: σ((CE − μ(r))/s(r)), with a running mean and standard deviation per mask rate, since cross-entropy grows
-    with the rate. Tokens of different rows are comparable. No token counts before the first update.
+    with the rate. Tokens from different rows are comparable. All tokens are ignored before the first update.
 
     Only masked tokens have a target, because the denoiser predicts only these.
     """
@@ -46,10 +47,10 @@ class DifficultyTarget:
     refs = ("arXiv:1905.03677",)
 
     scale: Literal["rank", "running"] = param(
-        "rank", help="rank: within the sequence; running: by running mean and deviation at each mask rate"
+        "rank", help="rank: rank within the sequence; running: scaled by running mean and deviation at each mask rate"
     )
-    decay: float = param(0.99, help="with running: decay of the running moments per step", ge=0, lt=1)
-    bins: int = param(10, help="with running: number of mask-rate bins, each with its own scale", ge=1, le=1000)
+    decay: float = param(0.99, help="for the running scale: decay of the moments per step", ge=0, lt=1)
+    bins: int = param(10, help="for the running scale: number of mask-rate bins with their own scale", ge=1, le=1000)
 
     def build(self, context: Context) -> Callable[[NoisedBatch, Tensor], tuple[Tensor, Tensor]]:
         """Return the component itself for `rank`, or a module with running moments for `running`."""
@@ -58,7 +59,7 @@ class DifficultyTarget:
         return made
 
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L]."""
+        """Return the ranks, float32 [B, L] in (0, 1), and where they are valid, bool [B, L]."""
         if self.scale != "rank":
             raise TypeError("the running scale has a state; call build(context) and use its result")
         from atat_zoo.modeling.targets.target_networks import rank_within
@@ -68,7 +69,7 @@ class DifficultyTarget:
 
 @component
 class WasMaskedTarget:
-    """1 for masked tokens and 0 for the other maskable tokens.
+    """1 for masked tokens and 0 for all other maskable tokens.
 
     This target carries no information about difficulty: an estimator that minimises the squared error converges to
     E_r[p_i(r)], its own average masking probability, which is ½ for uniform masking and uniform rates. It is provided

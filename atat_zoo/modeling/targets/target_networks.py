@@ -1,4 +1,4 @@
-"""The modules of the targets: the rank within a row, and running moments. B sequences, L tokens."""
+"""The modules of the targets: the rank within a row, and running moments. Shapes: B sequences, L tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,14 @@ from atat_zoo.registry import Context
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
     """Return (rank + ½)/n of each value among the n selected values of its row, float32 [B, L]; 0 elsewhere.
 
-    Ties share their mean rank. The second result, bool [B, L], is true where ranks count: in rows with n ≥ 2.
+    Ties share their mean rank. The second result, bool [B, L], is true where ranks are valid: in rows with n ≥ 2.
     """
     values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
     rising = values.sort(dim=-1).values
     below = torch.searchsorted(rising, values)
     through = torch.searchsorted(rising, values, right=True)
     count = among.sum(-1, keepdim=True)
-    # A loss of infinity ties with the values that do not take part, which are sorted behind it.
+    # An infinite loss ties with the values that are not selected, which are sorted behind it.
     through = through.minimum(count)
     counted = among & (count >= 2)
     # below … through − 1 are the ranks of the tie; their mean plus a half is (below + through)/2.
@@ -26,7 +26,7 @@ def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RunningDifficulty(nn.Module):
-    """The module of `difficulty` with a running scale: mean and deviation of the cross-entropy per mask rate.
+    """The module of `difficulty` with a running scale: the mean and deviation of the cross-entropy per mask rate.
 
     The state holds exponentially decaying sums of count, loss and squared loss per interval of the mask rate, so a rare
     interval keeps its moments, and the first steps need no bias correction.
@@ -57,9 +57,9 @@ class RunningDifficulty(nn.Module):
         self.moments.mul_(self.decay).add_(total)
 
     def forward(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return σ((CE − μ(r))/s(r)), float32 [B, L] in [0, 1], and where it counts, bool [B, L]."""
+        """Return σ((CE − μ(r))/s(r)), float32 [B, L] in [0, 1], and where it is valid, bool [B, L]."""
         moments = self.moments
-        # An interval that was never visited uses the moments of all.
+        # An interval that was never visited uses the moments of all intervals.
         moments = torch.where(moments[0] > 0, moments, moments.sum(-1, keepdim=True))
         count = moments[0].clamp(min=1e-12)
         mean = moments[1] / count

@@ -107,7 +107,7 @@ def test_the_memory_for_its_weights_is_asked_for_before_they_are_made(tied, mlp_
     spec = DiTBackbone(preset=preset, tied=tied, mlp_ratio=mlp_ratio)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.96 * spec.weights(vocabulary_size))
-        with pytest.raises(UserError, match=rf"mlp_ratio {mlp_ratio:g} needs about .* just for its weights.*smaller"):
+        with pytest.raises(UserError, match=rf"mlp_ratio {mlp_ratio:g} needs about .* for its weights.*; lower layers"):
             spec.build(Context(vocabulary_size=vocabulary_size, length=L))
         patch.setattr("atat_zoo.system.machine.free_memory", lambda: 4 * spec.weights(vocabulary_size))
         patch.setattr("atat_zoo.modeling.backbones.dit_module.DiTModule", lambda *_, **__: "built")
@@ -151,7 +151,7 @@ def test_time_and_cache_are_refused_or_asked_for(tokens):
     with pytest.raises(ValueError, match="a time-conditioned backbone needs t"):
         build(time_conditioning=True)(tokens)
     for options in ({}, {"positions": torch.arange(tokens.shape[1]), "attention": "causal"}):
-        with pytest.raises(ValueError, match="with a cache the positions must be given"):
+        with pytest.raises(ValueError, match="a cache requires positions, and attention as a bool mask"):
             build()(tokens, cache=Cache(), **options)
     model = build(max_length=L)
     assert torch.equal(model(tokens, time()), model(tokens))
@@ -171,9 +171,9 @@ def test_what_the_network_cannot_be_is_refused():
             {"length": 49},
             r"data\.length: 49 is longer than backbone\.max_length = 48; lower data",
         ),
-        ({"width": 48, "heads": 5}, {}, r"backbone\.width: 48 does not divide into 5 heads of even width"),
-        ({"width": 48, "heads": 16}, {}, r"backbone\.width: 48 does not divide into 16 heads of even width"),
-        ({"preset": "nano", "local_heads": 5}, {}, r"backbone.local_heads: 5 is more than the number of heads, 4"),
+        ({"width": 48, "heads": 5}, {}, r"backbone\.width: 48 cannot be split into 5 heads of even width"),
+        ({"width": 48, "heads": 16}, {}, r"backbone\.width: 48 cannot be split into 16 heads of even width"),
+        ({"preset": "nano", "local_heads": 5}, {}, r"backbone.local_heads: 5 is more than the 4 heads of a layer"),
     ):
         with pytest.raises(UserError, match=said):
             from_table({"name": "x", "backbone": backbone, "data": data})

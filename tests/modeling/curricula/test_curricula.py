@@ -111,7 +111,7 @@ def test_in_a_short_training_warm_up_ends_with_the_easy_stage():
             (ThreeStageCurriculum, {"thresholds": ends}, "thresholds must")
             for ends in ((0.7, 0.3), (-0.1, 0.5), (0.5, 1.1))
         ),
-        (ThreeStageCurriculum, {"boundaries": (0.8, 0.2)}, "boundaries must not fall"),
+        (ThreeStageCurriculum, {"boundaries": (0.8, 0.2)}, "boundaries must be in ascending order, not"),
         (DynamicCurriculum, {"fast": 50.0, "slow": 50.0}, "fast must be less than slow"),
     ],
 )

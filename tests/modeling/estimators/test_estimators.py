@@ -128,7 +128,7 @@ def test_an_estimator_says_whether_it_reads_masks():
 
 def test_estimators_inside_another_read_the_same():
     table = {"name": "a", "estimator": {"use": "hybrid", "learned": {"use": "transformer", "reads": "z"}}}
-    with pytest.raises(UserError, match=r"estimator\.prior: 'frequency' reads x and the learned one z"):
+    with pytest.raises(UserError, match=r"estimator\.prior: 'frequency' reads x but the learned estimator reads z"):
         from_table(table, where="here")
     table["estimator"]["prior"] = {"use": "transformer", "reads": "z"}
     assert from_table(table, where="here").parts["estimator"].reads == "z"
@@ -140,7 +140,7 @@ def test_estimators_inside_another_read_the_same():
 
 
 def test_a_sampler_that_would_run_the_network_twice_per_step_is_refused():
-    with pytest.raises(UserError, match=r"'uncertainty_guided' uses importance, .* a forward pass of its own"):
+    with pytest.raises(UserError, match=r"'uncertainty_guided' uses importance, .* an extra forward pass in"):
         load("quickstart", ["sampler.use=uncertainty_guided"])
 
 
@@ -210,7 +210,7 @@ def test_the_tokens_of_words_move_towards_one_or_zero(strength, there):
 def test_words_that_cannot_be_found_are_refused():
     about = Context(vocabulary_size=27, length=4, width=D, tokenizer=LETTERS)
     TermBiasEstimator(words=("cab",)).build(about)
-    for word, said in (("naïve", "'naïve' is unknown"), ("cable", "'cable' takes 5 tokens, and a sequence has 4")):
+    for word, said in (("naïve", "'naïve' is unknown"), ("cable", "'cable' takes 5 tokens, but a sequence has 4")):
         with pytest.raises(UserError, match=rf"estimator\.words: {said}"):
             TermBiasEstimator(words=(word,)).build(about)
     with pytest.raises(RuntimeError, match="tokenizer"):
@@ -251,7 +251,8 @@ def test_the_memory_for_the_weights_is_asked_for_before_they_are_made(settings, 
     assert spec.build(context) == "built"
     monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.9 * weights)
     with pytest.raises(
-        UserError, match=rf"{spec.layers} layers and width {spec.width} needs .* just for its weights.* smaller"
+        UserError,
+        match=rf"{spec.layers} layers and width {spec.width} needs .* for its weights.*; lower layers or width",
     ):
         spec.build(context)
 
@@ -282,7 +283,7 @@ def test_a_run_without_importance_is_refused_and_one_where_all_is_alike_unless_i
     apart = from_table({"name": "a", "estimator": "frequency", "masking": "importance"})
     for constant in (False, True):
         require_estimator(apart, "runs/a", constant=constant)
-        said = r"^runs/a was trained by the objective 'autoregressive', which uses no importance estimator; name a run"
+        said = r"^runs/a was trained with the objective 'autoregressive', which uses no importance estimator; name"
         with pytest.raises(UserError, match=said):
             require_estimator(none, "runs/a", constant=constant)
     with pytest.raises(

@@ -133,7 +133,7 @@ def test_stretches_of_the_training_are_uniform(cls):
     # A stretch is a share of the training, so a longer one is another.
     assert cls().extends(4, 8, 16)
     assert not cls(uniform_until=0.1).extends(4, 8, 16)
-    with pytest.raises(ValueError, match="uniform_until must not exceed uniform_from"):
+    with pytest.raises(ValueError, match="uniform_until must be at most uniform_from"):
         cls(uniform_until=0.5, uniform_from=0.4)
 
 

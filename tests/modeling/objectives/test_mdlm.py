@@ -261,10 +261,13 @@ def test_the_estimator_learns_from_what_it_says_of_the_final_mask(bf16):
     ("table", "said"),
     [
         ({"masking": "importance", "estimator": ON_Z}, "needs the importance of the clean sequence"),
-        ({"masking": "reveal"}, 'reads the clean sequence; set estimator.use = "transformer" and its reads to "z"'),
+        (
+            {"masking": "reveal"},
+            'reads the clean sequence; set estimator.use = "transformer" and estimator.reads = "z"',
+        ),
         (
             {"masking": "reveal", "estimator": ON_Z, "objective": {"use": "mdlm", "correction": "horvitz_thompson"}},
-            'needs no correction; set it to "none"',
+            'needs no correction; set correction to "none"',
         ),
         (
             {"masking": "reveal", "estimator": ON_Z, "mask_drawing": "systematic"},

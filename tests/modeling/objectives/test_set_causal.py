@@ -329,7 +329,7 @@ def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, l
         ({"objective": {"use": "strided_causal", "stride": 33}}, "objective.stride: 33 is more than data.length = 32"),
         (
             {"sampler": "ancestral"},
-            "sampler: objective 'strided_causal' learns one order, in 8 steps, and the sampler is 'ancestral'",
+            "sampler: objective 'strided_causal' learns one order, in 8 steps, but the sampler is 'ancestral'",
         ),
         ({"sampler": {"use": "strided", "stride": 4}}, 'set it to {use = "strided", stride = 8}'),
         ({"sampler": {"use": "strided", "stride": 8, "offset": "random"}}, "learns one order, in 8 steps"),
