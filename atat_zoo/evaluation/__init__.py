@@ -1,6 +1,6 @@
-"""Evaluation: functions that run a model and return its numbers, `measure(model, text, …) -> RunResult`.
+"""Evaluation functions, which run a model and return its results: `measure(model, text, …) -> RunResult`.
 
-Imports no torch, because the components of the kind judge are in this package too.
+This module does not import torch, because the package also contains the components of the kind judge.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -8,13 +8,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Gets what is done and what there is to do: sequences, texts or tokens; of a measurement in stages their name first.
+# Called with the completed and total number of sequences, texts or tokens, preceded by the stage's name if any.
 Progress = Callable[[int, int], None] | None
 StageProgress = Callable[[str, int, int], None] | None
 
 
 def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]:
-    """Yield the slice of rows of each batch, and report progress after it."""
+    """Yield the slice of rows for each batch, and report progress after each batch."""
     for first in range(0, total, size):
         last = min(first + size, total)
         yield slice(first, last)
@@ -23,7 +23,7 @@ def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]
 
 
 def observer_in_order(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
-    """Yield items, and report progress in units of `size` before each item and at the end."""
+    """Yield the items, and report progress in units of `size` before each item and at the end."""
     for number, item in enumerate(items):
         if progress:
             progress(number * size, len(items) * size)
@@ -33,5 +33,5 @@ def observer_in_order(items: Collection[T], progress: Progress, size: int = 1) -
 
 
 def limit_batch_size(progress: Progress, before: int, total: int) -> Progress:
-    """Return a progress function for a part of `total` that starts after `before`."""
+    """Return a progress function for a part of `total` that starts after the first `before` units."""
     return progress and (lambda done, _: progress(before + done, total))

@@ -1,4 +1,4 @@
-"""Held-out text on which a model is evaluated."""
+"""The held-out text on which a model is evaluated."""
 
 import hashlib
 from pathlib import Path
@@ -28,16 +28,16 @@ class Text:
     """Held-out text: n sequences of L tokens."""
 
     tokens: Tensor  # int64 [n, L]
-    maskable: Tensor  # bool [n, L]; of dialogues the answers alone
-    counted: Tensor  # bool [n, L], the tokens that numbers are per: see `counted_of`
-    data: Path | None  # folder of the shards that it was held out of; None for another corpus than the experiment's
-    split: str  # which held-out split; `all` for all text of a corpus
+    maskable: Tensor  # bool [n, L]; in dialogues, only the answers
+    counted: Tensor  # bool [n, L], the tokens over which metrics are averaged: see `counted_of`
+    data: Path | None  # folder of the shards; None if the corpus is not the experiment's
+    split: str  # name of the split; `all` for the whole text of a corpus
     corpus: str = ""  # the source of the text; empty for the experiment's own
-    documents: Tensor | None = None  # of packed dialogues, see `data.sequences.Sequences`
+    documents: Tensor | None = None  # for packed dialogues, see `data.sequences.Sequences`
 
     @property
     def counts(self) -> Tensor | None:
-        """Counts of the training tokens by id, int64 [V]; None for another corpus."""
+        """Counts of the training tokens by id, int64 [V], or None for a corpus that is not the experiment's."""
         return None if self.data is None else torch.from_numpy(load_counts(self.data))
 
 
@@ -51,10 +51,11 @@ def text_of(
     all_of_corpus: bool = False,
     packed: bool = False,
 ) -> Text:
-    """Return the text on which to evaluate `Model.from_run(run)`; raise `UserError` if the components do not allow it.
+    """Return the text on which to evaluate `Model.from_run(run)`, or raise `UserError` if components do not allow it.
 
-    `corpus` replaces the experiment's corpus, `corpus_name` is its name in the run folder, and `all_of_corpus` uses its
-    whole text, the training split. Pass `packed` only if the caller reads `documents`, which separate packed dialogues.
+    `corpus` replaces the experiment's corpus, `corpus_name` is its name in the run folder, and `all_of_corpus` selects
+    its whole text, the training split. Pass `packed` only if the caller reads `documents`, which separate packed
+    dialogues.
     """
     check_evaluation(model, run, spec)
     if corpus is None:
@@ -74,12 +75,12 @@ def text_of(
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
-    """Return the held-out text of a run's own experiment; see `text_of` for `packed`."""
+    """Return the held-out text of the run's own experiment; for `packed`, see `text_of`."""
     if (origin := RunFolder(Path(run)).imported()) and not origin.get("corpus"):
         raise UserError(f"{run} was imported without a corpus; pass --corpus, or import it again with corpus.use=NAME")
     data = build(model.experiment)
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
-        problem = f"{data} was tokenized with another tokenizer than that of {run}, because the corpus has changed"
+        problem = f"{data} and {run} have different tokenizers, because the corpus has changed since training"
         raise UserError(f"{problem}; restore the old text, or train again")
     return _text(model, held_out_sequences(data, split, sequences), packed, split, data=data)
 
@@ -92,18 +93,18 @@ def _text(
     read = (found.tokens != model.tokenizer.unknown) & found.maskable
     if not byte_counts(model.tokenizer, found.tokens, read).any():
         raise UserError(
-            f"{corpus or data}: the model's tokenizer encodes no byte of this text, so bits per byte are undefined; "
-            "pass text that it can encode, or import the model with its own tokenizer"
+            f"{corpus or data}: the model's tokenizer cannot encode any byte of this text, so bits per byte are "
+            "undefined; pass text that it can encode, or import the model with its own tokenizer"
         )
     counted = counted_of(model.experiment.data.format, model.tokenizer, found.tokens, found.maskable)
     return Text(**found._asdict(), counted=counted, data=data, split=split, corpus=corpus)
 
 
 def counted_of(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
-    """Return a mask of the tokens over which metrics are averaged, bool [n, L].
+    """Return a mask, bool [n, L], of the tokens over which metrics are averaged.
 
-    These are the maskable tokens, without the EOS tokens that pad a dialogue and have an NLL near 0: only the first EOS
-    after a dialogue counts.
+    The mask contains the maskable tokens except the EOS tokens that pad a dialogue, whose NLL is near 0: only the first
+    EOS after a dialogue is counted.
     """
     if form != "chat" or tokenizer.eos is None:
         return maskable
@@ -129,10 +130,10 @@ def special_ids(tokenizer: TokenizerModel) -> list[int]:
 
 
 def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
-    """Return the number of UTF-8 bytes of the maskable tokens of each sequence [n, L], int64 [n]."""
+    """Return the number of UTF-8 bytes, int64 [n], of the maskable tokens in each sequence [n, L]."""
     return torch.where(maskable, torch.from_numpy(tokenizer.byte_counts())[tokens], 0).sum(1)
 
 
 def digest(*tensors: Tensor) -> str:
-    """Return the SHA-256 of the contents of tensors, as a hexadecimal string."""
+    """Return the SHA-256 of the tensors' contents as a hexadecimal string."""
     return hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors)).hexdigest()

@@ -1,9 +1,9 @@
-"""The quality of importance: whether it orders held-out tokens by their loss, and whether it is calibrated.
+"""The quality of importance: how well it orders held-out tokens by their loss, and how well it is calibrated.
 
-N is the number of held-out tokens that were masked at least once, V the vocabulary size. The loss of a token is its
-cross-entropy averaged over the masks that hid it, under uniform masking. Token frequency predicts much of this loss, so
-importance is also evaluated within bands of frequency. Calibration is relative to the target `difficulty`: the rank of
-a token's loss within its row, (rank + ½)/n in (0, 1).
+N is the number of held-out tokens that were masked at least once, and V is the vocabulary size. The loss of a token is
+its cross-entropy averaged over the masks that hid it, under uniform masking. Token frequency predicts much of this
+loss, so importance is also evaluated within bands of frequency. Calibration is measured against the target
+`difficulty`: the rank of a token's loss within its row, (rank + ½)/n in (0, 1).
 """
 
 from pathlib import Path
@@ -29,27 +29,27 @@ BINS = 10
 
 @attrs.frozen(kw_only=True)
 class Band:
-    """Tokens of about the same frequency."""
+    """A group of tokens with about the same frequency."""
 
-    tokens: int  # held-out tokens in it
-    types: int  # entries of the vocabulary in it
-    least: int  # training count of its rarest entry
-    most: int  # training count of its most frequent one
-    loss: float  # mean loss, nats
+    tokens: int  # held-out tokens in the band
+    types: int  # vocabulary entries in the band
+    least: int  # training count of the band's rarest entry
+    most: int  # training count of the band's most frequent entry
+    loss: float  # mean loss in nats
     importance_spearman: float  # ρ between importance and loss
     frequency_spearman: float  # ρ between unigram surprisal and loss
 
 
 @attrs.frozen(kw_only=True)
 class Bin:
-    """Tokens whose importance is at least `low` and below `high`; the last bin includes 1."""
+    """A group of tokens whose importance is at least `low` and below `high`; the last bin includes 1."""
 
     low: float  # lower end
     high: float  # upper end
-    tokens: int  # held-out tokens in it
-    importance: float  # their mean importance
-    rank: float  # mean rank of their loss within its row, in (0, 1)
-    loss: float  # mean loss, nats
+    tokens: int  # held-out tokens in the bin
+    importance: float  # mean importance of these tokens
+    rank: float  # mean rank of the tokens' losses within their rows, in (0, 1)
+    loss: float  # mean loss in nats
 
 
 @attrs.frozen(kw_only=True)
@@ -58,25 +58,25 @@ class ImportanceQuality:
 
     tokens: int  # N
     mean: float  # mean importance
-    deviation: float  # its standard deviation over tokens
+    deviation: float  # standard deviation of importance over tokens
     importance_spearman: float  # ρ between importance and loss, over all tokens
     frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens
-    bands: tuple[Band, ...]  # of frequency, from rare to frequent, with about as much text each
-    bins: tuple[Bin, ...]  # of importance; without empty ones
-    calibration_error: float  # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½ too
+    bands: tuple[Band, ...]  # frequency bands from rare to frequent, each with about the same amount of text
+    bins: tuple[Bin, ...]  # importance bins, without empty bins
+    calibration_error: float  # Σ share · |mean importance − mean rank| over the bins; also 0 for a constant ½
 
 
 @attrs.frozen(kw_only=True)
 class ImportanceResult(RunResult):
     """The quality of a run's importance, and the settings of the measurement."""
 
-    split: str  # which held-out split
+    split: str  # name of the held-out split
     step: int  # optimizer steps of the weights
-    ema: bool  # whether they are EMA weights
-    estimator: str  # its name
-    target: str | None  # the name of what it learns, None for an estimator without
-    sequences: int  # their number
-    draws: int  # masks drawn for each
+    ema: bool  # whether the weights are EMA weights
+    estimator: str  # name of the estimator
+    target: str | None  # name of its learning target, or None if the estimator does not have one
+    sequences: int  # number of sequences
+    draws: int  # masks drawn for each sequence
     seed: int  # of the masks
     method: str  # how the masks were drawn
     quality: ImportanceQuality  # the numbers; an undefined correlation is NaN
@@ -93,7 +93,7 @@ class ImportanceResult(RunResult):
 
 
 def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> ImportanceQuality:
-    """Return correlations of importance with the loss, by frequency (`counts`, int64 [V]) and by importance."""
+    """Return the quality of the measured importance, overall, by frequency (`counts`, int64 [V]) and by importance."""
     assert measured.importance is not None
     seen = measured.counted & measured.token_loss.isfinite()
     importance, loss = measured.importance[seen].double(), measured.token_loss[seen]
@@ -129,10 +129,11 @@ def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> Importance
 
 
 def frequency_bands(counts: Tensor, bands: int) -> Tensor:
-    """Return the frequency band of each vocabulary entry, int64 [V]; band 0 has the rarest.
+    """Return the frequency band of each vocabulary entry, int64 [V]; band 0 contains the rarest entries.
 
-    Each band has about the same share of the training tokens `counts`, int64 [V]. The middle of an entry's share
-    decides its band, so an entry with more than a band's share makes a neighbouring band smaller or empty.
+    Each band contains about the same share of the training tokens, which `counts`, int64 [V], counts by id. The
+    midpoint of an entry's share decides its band, so an entry with more than a band's share makes a neighbouring band
+    smaller or empty.
     """
     # Add one, as for the surprisal: entries that never occur belong to the rarest band.
     mass = counts.double() + 1
@@ -144,7 +145,7 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
 
 
 def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
-    """Return bins of equal width over importance, rank of the loss and loss, all [N], without empty bins."""
+    """Return the non-empty bins of equal width in importance; importance, rank of the loss and loss are all [N]."""
     bin_of = (importance * BINS).long().clamp(0, BINS - 1)
 
     def within(number: int) -> Bin:
@@ -164,7 +165,7 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
 def weigh(
     model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, progress: Progress = None
 ) -> tuple[Text, Measurement]:
-    """Return the run's held-out text, and its measurement with importance."""
+    """Return the run's held-out text, and the measurement of the run on this text, including importance."""
     require_estimator(model.experiment, run, constant=True)
     text = held_out_text(model, run, spec.split, spec.sequences)
     return text, measure(
@@ -175,10 +176,10 @@ def weigh(
 def importance_of_run(
     model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, bands: int = 5, progress: Progress = None
 ) -> ImportanceResult:
-    """Evaluate a run's importance on its held-out text, by bands of frequency, and save the result in its folder."""
+    """Evaluate a run's importance on its held-out text by frequency band, and save the result in the run folder."""
     experiment = model.experiment
     text, measurement = weigh(model, run, spec, seed=seed, progress=progress)
-    assert text.counts is not None  # it is the experiment's own
+    assert text.counts is not None  # the text is the experiment's own
     result = ImportanceResult(
         split=spec.split,
         step=model.step,

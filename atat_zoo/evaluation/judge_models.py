@@ -1,4 +1,4 @@
-"""Judge models that read texts in chunks: n texts, B chunks in a batch, T tokens in a chunk, D width."""
+"""Judge models that read texts in chunks: n texts, B chunks per batch, T tokens per chunk, width D."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ from atat_zoo.system.machine import quiet_transformers
 
 
 class ChunkJudge(ABC):
-    """A `JudgeModel` that cuts texts into chunks and sums their NLLs."""
+    """A `JudgeModel` that splits texts into chunks and sums the chunks' NLLs."""
 
     title: str
     device: torch.device | str
     length: int  # maximum number of text tokens in a chunk
     start: int | None  # the token before the text of every chunk, if any
-    skipped: int  # tokens at the beginning of a chunk, `start` among them, whose losses are not counted
-    # The feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
+    skipped: int  # tokens at the beginning of a chunk, including `start`, whose losses are not counted
+    # The feature of a text: the mean of its hidden states, or the hidden state of the last token in its first chunk.
     pooling: Literal["mean", "last"] = "mean"
-    batch_size: int  # chunks at once
+    batch_size: int  # chunks per batch
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of non-empty texts; raise `UserError` if the tokenizer cannot encode one."""
+        """Return the tokens of non-empty texts, or raise `UserError` if the tokenizer cannot encode one of them."""
 
     @abstractmethod
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ class ChunkJudge(ABC):
         encoded = self._encoded(texts)
         empty = next((i for i, ids in enumerate(encoded) if not ids), None)
         if empty is not None:
-            problem = f"text {empty + 1} of {len(texts)} is empty, and an empty text has no features"
-            raise UserError(f"{problem}; generate longer texts, or leave out metrics of features")
+            problem = f"text {empty + 1} of {len(texts)} is empty, and an empty text does not have features"
+            raise UserError(f"{problem}; generate longer texts, or leave out metrics that need features")
         if self.pooling == "last":
             encoded = [ids[: self.length] for ids in encoded]
         total: Tensor | None = None
@@ -81,7 +81,9 @@ class ChunkJudge(ABC):
 
     def unreadable(self, why: object) -> UserError:
         """Return the error for a text that the tokenizer cannot encode."""
-        return UserError(f"the judge {self.title} cannot read the text: {why}; choose a judge whose tokenizer can")
+        return UserError(
+            f"the judge {self.title} cannot read the text: {why}; choose a judge whose tokenizer can encode it"
+        )
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
@@ -95,7 +97,7 @@ class ChunkJudge(ABC):
         return encoded
 
     def _batches(self, encoded: Sequence[Sequence[int]], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield batches: the text index of each chunk [B], tokens padded with 0 [B, T], and a mask of tokens [B, T]."""
+        """Yield batches of each chunk's text index [B], its tokens [B, T] padded with 0, and a token mask [B, T]."""
         start = [] if self.start is None else [self.start]
         chunks = [
             (row, [*start, *ids[first : first + self.length]])
@@ -112,7 +114,7 @@ class ChunkJudge(ABC):
 
 
 class RunScorer(ChunkJudge):
-    """A judge model from a run whose objective has an exact likelihood; `name` is the run's name."""
+    """A judge model loaded from a run whose objective has an exact likelihood; `name` is the run's name."""
 
     def __init__(self, model: Model, name: str) -> None:
         self.tokenizer = model.tokenizer
@@ -152,7 +154,7 @@ _UNLIMITED = 1024  # for a model without this setting
 
 
 class HuggingFaceScorer(ChunkJudge):
-    """A judge model from a `transformers` model and its tokenizer, on the hub or in a folder."""
+    """A judge model that consists of a `transformers` model and its tokenizer, from the hub or a folder."""
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class HuggingFaceScorer(ChunkJudge):
         self.model = network.to(self.device).float().eval()
         longest = next((v for k in _LENGTHS if isinstance(v := getattr(network.config, k, None), int)), None)
         if length is not None and longest is not None and length > longest:
-            raise UserError(f"judge.length: {model} reads at most {longest} tokens; lower it")
+            raise UserError(f"judge.length: {model} reads at most {longest} tokens; lower judge.length")
         self.start = None
         if begin == "bos":
             self.start = self.tokenizer.bos_token_id
@@ -189,7 +191,7 @@ class HuggingFaceScorer(ChunkJudge):
         )
         ids: list[list[int]] = encoded["input_ids"]
         unknown = self.tokenizer.unk_token_id
-        # GPT-2 also uses its only special token as the unknown one, but text is never encoded as it.
+        # GPT-2 also uses its only special token as the unknown token, but never encodes text with it.
         if unknown is not None and any(unknown in row for row in ids):
             raise self.unreadable("its tokenizer has no token for some characters")
         return ids
@@ -225,16 +227,17 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 name, revision=revision, use_safetensors=True, output_loading_info=True
             )
-    # OSError: no such model, or no network; the others: files that are no causal model.
+    # OSError: the model does not exist, or the network is down; the others: the files are not those of a causal model.
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"judge.model: {name!r} cannot be loaded ({first}); choose a causal model with safetensors weights on the "
-            "hub, or the folder of one with its tokenizer, and check the network connection if it must be downloaded"
+            "hub, or a folder with such a model and its tokenizer, and check the network connection if the model must "
+            "be downloaded"
         ) from None
     model, report = loaded
-    # The library would initialise these at random and continue.
+    # The library would initialise the missing weights at random and continue.
     if lacking := sorted(report["missing_keys"]):
-        problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in all), so it is not a causal model"
-        raise UserError(f"judge.model: {problem}; choose another")
+        problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in total), so it is not a causal model"
+        raise UserError(f"judge.model: {problem}; choose a different model")
     return tokenizer, model

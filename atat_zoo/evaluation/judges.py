@@ -1,6 +1,6 @@
-"""Judge models: language models that score the text of another model, each text independently of the others.
+"""Judge models: language models that score texts from other models, each text independently of the others.
 
-An experiment has no table for a judge model; pass one to `atat judge`.
+An experiment does not have a table for a judge model; pass the judge model to `atat judge`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def judges_itself(judge: Any, run: str | Path) -> bool:
 class JudgeModel(Protocol):
     """A loaded judge model."""
 
-    title: str  #: its name in tables and in run folders
+    title: str  #: name of the judge in tables and in run folders
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return the NLL (float64 [n]) and the number of judge tokens (int64 [n]) of each text; 0 for an empty text.
+        """Return the NLL, float64 [n], and the number of judge tokens, int64 [n], of each text; 0 for an empty text.
 
         Raises:
             UserError: If `texts` is empty, or the tokenizer cannot encode one of them.
@@ -39,10 +39,10 @@ class JudgeModel(Protocol):
         ...
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return a vector for each text, float32 [n, D], for distances between sets of texts.
+        """Return a feature vector per text, float32 [n, D], to compute distances between sets of texts.
 
         Raises:
-            UserError: As `nats`, and if a text has no tokens.
+            UserError: If `nats` would raise it, or if a text does not have any tokens.
         """
         ...
 
@@ -54,26 +54,26 @@ class Judge(Protocol):
 
     @property
     def folder(self) -> str | None:
-        """The run folder of the judge, because a run must not judge its own text; None if the judge is not a run."""
+        """The judge's run folder, needed because a run must not judge its own text; None if the judge is not a run."""
         ...
 
     def build(self, device: str) -> JudgeModel:
         """Return the judge model on a device: `auto`, `cpu`, `gpu` or a torch device.
 
         Raises:
-            UserError: If its model is missing, or cannot judge.
+            UserError: If the judge's model is missing or cannot judge.
         """
         ...
 
 
 @component
 class RunJudge:
-    """A finished run as judge model; its objective has an exact likelihood, such as `autoregressive`.
+    """A finished run used as a judge model, whose objective has an exact likelihood, such as `autoregressive`.
 
-    Texts are encoded with the run's tokenizer. A text longer than the run's sequences is cut into chunks of L tokens
-    that are scored separately, so the first tokens of a chunk have little context. If sequences begin with BOS, every
-    chunk does, and BOS is not counted; if they end with EOS, its position is left empty. The feature of a text is the
-    mean of the hidden states that predict its tokens.
+    Texts are encoded with the run's tokenizer. A text longer than the run's sequences is split into chunks of L tokens
+    that are scored separately, so the first tokens of a chunk have little context. If the run's sequences begin with
+    BOS, so does every chunk, and BOS is not counted; if they end with EOS, its position is left empty. The feature of a
+    text is the mean of the hidden states that predict its tokens.
     """
 
     name = "run"
@@ -87,7 +87,7 @@ class RunJudge:
         return self.path
 
     def check(self, experiment: Experiment | None = None) -> Iterator[Problem]:
-        """Yield the run's problems; see `registry.component`. A missing run has none until `build`."""
+        """Yield the problems of the run; see `registry.component`. A missing run is not reported before `build`."""
         from atat_zoo.experiment import from_table
         from atat_zoo.experiment.runs import RunFolder
 
@@ -112,14 +112,13 @@ class RunJudge:
 
 @component
 class HuggingFaceJudge:
-    """A causal language model of the `transformers` library, by its name on the hub or its folder.
+    """A causal language model from the `transformers` library, given by its name on the hub or its folder.
 
-    Texts are encoded with the model's tokenizer and cut into chunks of `length` tokens, including BOS, that are scored
-    separately. Many implementations do not score the first token of a text, because GPT-2 has no context for it; set
-    `begin = "none"` to do the same. MAUVE's published features are the hidden state of the last token: set
-    `pooling = "last"`.
-
-    Needs `pip install atat-zoo[judge]`. Weights are loaded from safetensors only, and remote code is never executed.
+    Texts are encoded with the model's tokenizer and split into chunks of `length` tokens, including BOS, that are
+    scored separately. Many implementations do not score the first token of a text, because GPT-2 has no context for it;
+    set `begin = "none"` to do the same. MAUVE's published features are the hidden state of the last token; set
+    `pooling = "last"` to use them. Requires `pip install atat-zoo[judge]`. Weights are loaded only from safetensors,
+    and remote code is never executed.
     """
 
     name = "huggingface"
@@ -128,14 +127,14 @@ class HuggingFaceJudge:
     package = ("transformers", "atat-zoo[judge]")
     folder = None
 
-    model: str = param(help="model name on the hub, or local folder")
-    length: int | None = param(None, help="tokens per chunk; default: the model's maximum", ge=2)
-    revision: str | None = param(None, help="commit, tag or branch on the hub; default: main")
+    model: str = param(help="model name on the hub, or a local folder")
+    length: int | None = param(None, help="tokens per chunk (default: the model's maximum)", ge=2)
+    revision: str | None = param(None, help="commit, tag or branch on the hub (default: main)")
     begin: Literal["bos", "none"] = param(
-        "bos", help="context of a chunk's first token: BOS, or none, which excludes this token from the score"
+        "bos", help="context of a chunk's first token: `bos`, or `none`, which excludes this token from the score"
     )
     pooling: Literal["mean", "last"] = param(
-        "mean", help="feature vector of a text: mean hidden state, or hidden state of the last token of the first chunk"
+        "mean", help="feature vector of a text: mean hidden state, or hidden state of the last token in its first chunk"
     )
     batch_size: int = param(8, help="chunks per batch", ge=1)
 

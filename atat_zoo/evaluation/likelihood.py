@@ -1,4 +1,4 @@
-"""The NLL of held-out text, or bounds on it: the nats of every token under every bound of an objective.
+"""The NLL of held-out text or bounds on it, as nats for every token under every bound of an objective.
 
 `evaluate_run` evaluates a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/explanation/mathematics.md).
 """
@@ -44,15 +44,15 @@ _WORD = re.compile(r"(?<=\s)\S")
 class Measurement:
     """The measurement of a model on n sequences of L tokens."""
 
-    rows: Tensor  # number of each sequence in the held-out set, int64 [n]
+    rows: Tensor  # index of each sequence in the held-out set, int64 [n]
     tokens: Tensor  # int64 [n, L]
     maskable: Tensor  # bool [n, L]
-    counted: Tensor  # bool [n, L], the tokens that the numbers are per
-    contribution: Mapping[str, Tensor]  # share of each token in each bound, by name, nats, float64 [n, L]
+    counted: Tensor  # bool [n, L], the tokens over which metrics are averaged
+    contribution: Mapping[str, Tensor]  # by bound name, each token's share in nats, float64 [n, L]
     token_loss: Tensor  # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
-    # float32 [n, L], None without an estimator; of one that reads z averaged over the draws that masked the token
+    # float32 [n, L], or None without an estimator; if it reads z, averaged over the draws that masked the token
     importance: Tensor | None
-    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, of all processes
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, over all processes
 
     def refuse_nan(self, name: str) -> Measurement:
         """Return this measurement, or raise a `UserError` that names the model if the NLL of a sequence is NaN."""
@@ -66,7 +66,7 @@ class Measurement:
 
     @staticmethod
     def join(pieces: Sequence[Measurement]) -> Measurement:
-        """Join the measurements of several processes, in the order of the rows."""
+        """Return the measurements of several processes joined in the order of their rows."""
         order = torch.cat([p.rows for p in pieces]).argsort()
 
         def joined(values: list[Any]) -> Any:
@@ -75,7 +75,7 @@ class Measurement:
                 return {name: joined([value[name] for value in values if name in value]) for name in names}
             return None if values[0] is None else torch.cat(values)[order]
 
-        # The metrics are of all processes already.
+        # The metrics already cover all processes.
         fields = [f.name for f in attrs.fields(Measurement) if f.name != "metrics"]
         return attrs.evolve(pieces[0], **{name: joined([getattr(p, name) for p in pieces]) for name in fields})
 
@@ -94,13 +94,13 @@ def measure(
     documents: Tensor | None = None,
     progress: Progress = None,
 ) -> Measurement:
-    """Return the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
+    """Return the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 [n, L] and maskable bool [n, L].
 
-    The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
-    the indices of the sequences in the held-out set, int64 [n] (default: 0 … n−1). The metrics of `spec` are computed
-    from the predictions under the same masks and summed over the process group, so every process must call this
-    function. The bound `nelbo` is named `answers` if the `form` of `[data]` is `chat`. `counted` and `documents` are
-    those of a `Text`; without `counted`, every maskable token counts.
+    The masks are a function of (seed, row), and therefore the same for every model, number of processes and batch size.
+    `rows` are the indices of the sequences in the held-out set, int64 [n] (default: 0 … n−1). The metrics of `spec` are
+    computed from the predictions under the same masks and summed over the process group, so every process must call
+    this function. The bound `nelbo` is named `answers` if the `form` of `[data]` is `chat`. `counted` and `documents`
+    are fields of `Text`; without `counted`, every maskable token is counted.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     counted = maskable if counted is None else counted
@@ -110,7 +110,7 @@ def measure(
     module.eval()
     metrics = None
     if of_predictions := reading(spec.metrics, "predictions"):
-        # torchmetrics takes seconds to import.
+        # Importing torchmetrics takes seconds.
         from atat_zoo.evaluation.metric_states import Metrics
 
         metrics = Metrics(built(of_predictions), device)
@@ -120,7 +120,7 @@ def measure(
         for some in batches(len(tokens), spec.batch_size, progress):
             x, of_text = tokens[some].to(device), maskable[some].to(device)
             keys = sequence_keys(seed, "evaluation", rows[some].to(device))
-            optional: dict[str, Any] = {}  # an objective may take neither
+            optional: dict[str, Any] = {}  # an objective may accept neither
             if metrics is not None:
                 optional["observe"] = metrics.observer(rows[some], counted[some])
             if documents is not None:
@@ -129,7 +129,7 @@ def measure(
             for name, estimate in estimates.items():
                 named = ANSWERS if (form, name) == ("chat", NELBO) else name
                 contribution.setdefault(named, []).append(estimate.contribution.cpu())
-            # The losses of the first bound: the one under uniform masking, if that was estimated.
+            # The losses of the first bound, which is the bound under uniform masking if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
             if denoiser.estimates_importance and denoiser.importance_reads == "z":
@@ -157,7 +157,7 @@ def measure(
 
 
 def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Tensor:
-    """Return each token's importance, averaged over the masks that hide it, float32 [n, L]; NaN if none hides it."""
+    """Return each token's importance, float32 [n, L], averaged over the masks that hide it; NaN if none does."""
 
     def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         return {"importance": module.importance(z, maskable, t)[masked]}
@@ -168,7 +168,7 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor, factorisation: str = "") -> BoundValue:
-    """Return a bound over sequences from the nats [n], maskable tokens [n] and bytes [n] of each sequence."""
+    """Return a bound over n sequences from the nats [n], maskable tokens [n] and bytes [n] of each sequence."""
     per_token, error = ratio(nats, n)
     value, (bits, of_bits) = exponential(per_token), ratio(nats / math.log(2), sizes)
     return BoundValue(
@@ -199,11 +199,11 @@ def summarise(
     corpus: str = "",
     of_texts: Mapping[str, MetricValue] | None = None,
 ) -> Evaluation:
-    """Return the reported numbers of a measurement.
+    """Return the numbers to report for a measurement.
 
-    `counts` are the training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks; `of_texts`
-    are metrics of generated texts; `factorisations` comes from `Objective.factorisations`; `learned` tells whether the
-    importance is learned. The other arguments are fields of `Evaluation`.
+    `counts` are the counts of the training tokens by id, int64 [V]. `ngram` is measured on the same sequences and
+    masks. `of_texts` are the metrics of generated texts, and `factorisations` are those of `Objective.factorisations`.
+    `learned` tells whether the importance is learned. The other arguments are fields of `Evaluation`.
     """
     x, maskable, per = measured.tokens, measured.maskable, measured.counted
     n = per.sum(1)
@@ -222,7 +222,7 @@ def summarise(
         without_special = exponential(float((nelbo * of_text).sum() / of_text.sum()))
         per_character = float(nelbo.sum()) / math.log(2) / characters if characters else None
         per_word = exponential(float(nelbo.sum()) / words) if words else None
-    first = next(iter(measured.contribution.values()))  # of the masks that the n-gram model is measured under
+    first = next(iter(measured.contribution.values()))  # under the masks that the n-gram model is measured with
     unigram = frequency_rho = importance_rho = by_chance = None
     loss = measured.token_loss
     seen = per & loss.isfinite()
@@ -274,7 +274,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate `model`, which is `Model.from_run(run)`, on held-out text, and save the result in the run folder.
 
-    The same seed gives two models the same masks. `text` comes from `text_of` (default: the run's held-out text).
+    With the same seed, two models get the same masks. `text` comes from `text_of` (default: the run's held-out text).
     """
     text = text or text_of(model, run, spec, packed=True)
     method, x = method_of(model.experiment, spec.bound), (text.tokens, text.maskable)

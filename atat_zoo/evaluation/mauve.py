@@ -22,16 +22,16 @@ RELIABLE_OF_MAUVE = 1000
 
 
 def check_mauve(number: int) -> None:
-    """Raise `UserError` if there are too few texts, or the package is not installed."""
+    """Raise `UserError` if there are too few texts or the package is not installed."""
     if number < FEWEST_OF_MAUVE:
         enough = f"at least {FEWEST_OF_MAUVE} texts, and preferably {RELIABLE_OF_MAUVE}"
-        raise UserError(f"MAUVE needs {enough}, not {number}; generate more")
+        raise UserError(f"MAUVE needs {enough}, not {number}; generate more texts")
     if find_spec("mauve") is None:
         raise UserError("MAUVE needs the package mauve-text; install it with `pip install 'atat-zoo[mauve]'`")
 
 
 def mauve_of(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE of two sets of features, float32 [n, D], in (0, 1]: 1 if both sets are the same."""
+    """Return MAUVE, in (0, 1], of two sets of features, each float32 [n, D]; it is 1 for identical sets."""
     check_mauve(min(len(texts), len(reference)))
     if not bool(texts.isfinite().all() and reference.isfinite().all()):
         raise UserError("the judge's features are not finite, so its model may have diverged; choose another judge")
@@ -44,7 +44,7 @@ def mauve_of(texts: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the warnings of the clustering, native code that writes to the terminal directly."""
+    """Silence the warnings of the clustering, whose native code writes directly to the terminal."""
     sys.stderr.flush()
     stderr = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,6 +1,6 @@
-"""The states of metrics: `torchmetrics.Metric` classes with sums per sequence or text, for standard errors.
+"""Metric states: `torchmetrics.Metric` classes that keep sums per sequence or text to compute standard errors.
 
-N predictions, V predictable tokens, B rows of a batch, n sequences or texts, b bins.
+N predictions, V predictable tokens, B rows in a batch, n sequences or texts, b bins.
 """
 
 import re
@@ -35,13 +35,13 @@ _WORD = re.compile(r"\w+")
 
 
 def brier(log_probs: Tensor, x: Tensor) -> Tensor:
-    """Return Σ_v (p_v − 1[v = x])², [N]."""
+    """Return the Brier score of each prediction, Σ_v (p_v − 1[v = x])², [N]."""
     p = log_probs.exp()
     return p.square().sum(-1) - 2 * p.gather(-1, x[:, None])[:, 0] + 1
 
 
 def among_top(log_probs: Tensor, x: Tensor, *, k: int) -> Tensor:
-    """Return 1 where the true token is among the k most probable tokens, else 0, [N]."""
+    """Return [N] with 1 where the true token is among the k most probable tokens and 0 elsewhere."""
     return (log_probs.topk(min(k, log_probs.shape[1])).indices == x[:, None]).any(1).double()
 
 
@@ -51,14 +51,14 @@ class Metrics:
     def __init__(self, built: Mapping[str, TorchMetric], device: torch.device | str) -> None:
         self.device = device
         self.built = {title: metric.to(device) for title, metric in built.items()}
-        # It gives each what its `update` names.
+        # The collection passes each metric the arguments that its `update` names.
         self.together = MetricCollection(dict(self.built), compute_groups=False)
 
     def observer(self, sequence: Tensor, counted: Tensor) -> Observer:
         """Return a function that updates the metrics with the predictions of a batch.
 
-        The rows of the batch are these sequences, int64 [B]; predictions of tokens that are not `counted`, bool [B, L],
-        have weight 0.
+        `sequence`, int64 [B], holds the index of each row's sequence. Predictions of tokens that are not `counted`,
+        bool [B, L], have weight 0.
         """
         sequence, counted = sequence.to(self.device), counted.to(self.device)
 
@@ -73,19 +73,19 @@ class Metrics:
         self.together.update(**what)
 
     def show_nothing(self, vocabulary_size: int) -> None:
-        """Update the metrics with no predictions, so that a process without sequences has the states to gather."""
+        """Update the metrics with zero predictions, so that a process without sequences also has states to gather."""
         none = torch.zeros(0, dtype=torch.int64, device=self.device)
         nothing = torch.zeros(0, vocabulary_size, device=self.device)
         self.show(log_probs=nothing, tokens=none, weight=none.double(), row=none, sequence=none)
 
     def values(self) -> dict[str, MetricValue]:
-        """Return the values of the metrics, over all processes of a process group."""
+        """Return the values of the metrics over all processes of the process group."""
         found = ((title, metric.compute()) for title, metric in self.built.items())
         return {title: v if isinstance(v, MetricValue) else MetricValue(value=float(v)) for title, v in found}
 
 
 class SequenceSums(TorchMetric):
-    """Sums over each sequence or each text, float64 [n, C]."""
+    """Sums of C values for each sequence or text, float64 [n, C]."""
 
     full_state_update = False
     sequence: list[Tensor]
@@ -102,8 +102,8 @@ class SequenceSums(TorchMetric):
             self.sequence.append(sequence.to(self.device))
             self.sums.append(values.to(self.device))
             return
-        # The pieces of a batch are of the same sequences: they are added up where they are, without waiting for a GPU
-        # to say which ones.
+        # The pieces of a batch belong to the same sequences, so they are summed in place without waiting for a GPU to
+        # tell which sequences these are.
         if not (self.sequence and self.sequence[-1] is sequence):
             self.sequence.append(sequence)
             self.sums.append(values.new_zeros(len(sequence), values.shape[1]))
@@ -117,13 +117,13 @@ class SequenceSums(TorchMetric):
 
     @override
     def compute(self) -> MetricValue:
-        """Return the ratio Σ a / Σ b of two columns, with its standard error over sequences."""
+        """Return the ratio Σ a / Σ b of the two columns, with its standard error over sequences."""
         value, error = ratio(*self.by_sequence().unbind(1))
         return MetricValue(value=value, stderr=error)
 
 
 class SequenceMean(SequenceSums):
-    """The weighted mean of a score of each prediction: (log-probabilities [N, V], tokens [N], parameters) → [N]."""
+    """The weighted mean over predictions of a score (log-probabilities [N, V], tokens [N], parameters) → [N]."""
 
     def __init__(self, score: Callable[..., Tensor], **parameters: Any) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class SequenceMean(SequenceSums):
 
 
 class Calibration(SequenceSums):
-    """Expected calibration error, from the weights, confidences and hits of each sequence by bins of confidence."""
+    """Expected calibration error, from each sequence's weights, confidences and hits in bins of confidence."""
 
     def __init__(self, bins: int) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Calibration(SequenceSums):
     def compute(self) -> MetricValue:
         each = self.by_sequence().view(-1, self.bins, 3)
         weight, confidence, hits = each.sum(0).unbind(1)
-        # Where the confidence of a bin is above its accuracy it counts so in every sequence.
+        # If the confidence of a bin exceeds its accuracy, the gap has this sign in every sequence.
         gaps = ((confidence - hits).sign() * (each[..., 1] - each[..., 2])).sum(1)
         value, error = ratio(gaps, each[..., 0].sum(1))
         columns = {"confidence": confidence / weight, "accuracy": hits / weight, "share": weight / weight.sum()}
@@ -166,14 +166,14 @@ class Calibration(SequenceSums):
 
 
 def entropy(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
-    """Return the entropy of a text's token frequencies, in nats, and its weight 1."""
+    """Return the entropy of a text's token frequencies in nats, and the weight 1."""
     ids = np.concatenate([np.zeros(0, np.int64), *pieces])
     share = np.unique(ids, return_counts=True)[1] / max(1, len(ids))
     return float(-(share * np.log(share)).sum()), 1.0
 
 
 def adjacent(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
-    """Return the sum of cosine similarities between word counts of adjacent sentences, and the number of pairs.
+    """Return the sum of cosine similarities between the word counts of adjacent sentences, and the number of pairs.
 
     A sentence ends at ., ! or ? before white space, or at the end of a line, and has at least one word.
     """
@@ -188,19 +188,19 @@ def _cosine(one: Counter[str], other: Counter[str]) -> float:
 
 
 def windows(pieces: Sequence[Tokens], n: int) -> Tokens:
-    """Return the token n-grams of a text in pieces, [m, n]; no n-gram spans two pieces."""
+    """Return the m token n-grams of a text, [m, n]; an n-gram never spans two pieces of the text."""
     cut = (np.lib.stride_tricks.sliding_window_view(piece, n) for piece in pieces if len(piece) >= n)
     return np.concatenate([np.zeros((0, n), np.int64), *cut])
 
 
 def distinct(pieces: Sequence[Tokens], n: int) -> tuple[int, int]:
-    """Return the number of distinct n-grams of a text, and the number of all its n-grams."""
+    """Return the number of distinct n-grams in a text, and the total number of its n-grams."""
     grams = windows(pieces, n)
     return len(np.unique(grams, axis=0)), len(grams)
 
 
 class TextMean(SequenceSums):
-    """The ratio Σ a / Σ b over texts of a score (text, token pieces) → (a, b)."""
+    """The ratio Σ a / Σ b over texts, where a score maps each text and its token pieces to (a, b)."""
 
     def __init__(self, score: Callable[[str, Sequence[Tokens]], tuple[float, float]]) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class TextMean(SequenceSums):
 
 
 class JudgedNats(SequenceSums):
-    """Generative perplexity: the exponential of the nats per token under a judge model, in its own tokens."""
+    """Generative perplexity: the exponential of the nats per token under a judge model, in the judge's own tokens."""
 
     def __init__(self, judge: Any) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class JudgedNats(SequenceSums):
 
 
 class Copied(SequenceSums):
-    """The share of n-grams that occur in the training text."""
+    """The fraction of n-grams that occur in the training text."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class LongestCopy(MaxMetric):
 
 
 class Distinct(TorchMetric):
-    """The ratio of distinct to all n-grams; NaN if no text has an n-gram."""
+    """The ratio of distinct n-grams to all n-grams; NaN if no text contains an n-gram."""
 
     full_state_update = False
     grams: list[Tensor]
@@ -279,7 +279,7 @@ class Distinct(TorchMetric):
 
 
 class SelfBleu(TorchMetric):
-    """The mean BLEU of each of the first texts with the others as references. The texts are stored as UTF-8."""
+    """The mean BLEU of the first `most` texts, each with the others as references. Texts are stored as UTF-8."""
 
     full_state_update = False
     sequence: list[Tensor]
@@ -300,7 +300,7 @@ class SelfBleu(TorchMetric):
         self.bytes.append(tensor(list(b"".join(encoded)), dtype=torch.uint8, device=self.device))
 
     def texts(self) -> list[str]:
-        """Return the first texts, by number."""
+        """Return the first `most` texts in the order of their indices."""
         sequence, size, whole = (dim_zero_cat(state).cpu() for state in (self.sequence, self.size, self.bytes))
         texts = [part.numpy().tobytes().decode() for part in whole.split(size.tolist())]
         return [texts[i] for i in sequence.argsort().tolist()][: self.most]
@@ -315,7 +315,7 @@ class SelfBleu(TorchMetric):
 
 
 class Mauve(TorchMetric):
-    """MAUVE between the judge's features of the texts and of the references."""
+    """MAUVE between the features that the judge computes for the texts and for the references."""
 
     full_state_update = False
     sequence: list[Tensor]
@@ -331,7 +331,7 @@ class Mauve(TorchMetric):
     @override
     def update(self, texts: Sequence[str], references: Sequence[str], sequence: Tensor, judge_of: JudgeOf) -> None:
         judge = judge_of(self.judge)
-        # Flat, so that a process without texts, which does not know their width, has a state alike.
+        # Flattened, so that a process without texts, which does not know the width, has a compatible state.
         features = [judge.features(each).flatten() if texts else torch.zeros(0) for each in (texts, references)]
         for state, values in zip((self.features, self.references, self.sequence), (*features, sequence), strict=True):
             state.append(values.to(self.device))

@@ -1,10 +1,10 @@
-"""The n-gram model, a baseline on the same held-out tokens as the model, with the same masks and weights.
+"""The n-gram model, a baseline that is evaluated on the same held-out tokens, masks and weights as the model.
 
 It predicts a token from two neighbouring tokens with the counts of the n-gram prior, without a network. It reads only
-tokens that the model may read:
+tokens that the model may also read:
 
     any-order model         z_{i−1} and z_{i+1}, if visible
-    block model             the same within its block, and the clean last token of the previous block
+    block model             the same within a block, and the clean last token of the previous block
     exact likelihood        x_{i−2} and x_{i−1}
 """
 
@@ -34,8 +34,8 @@ BETWEEN, AFTER = "two neighbours", "two tokens to the left"
 class NGramPriorNats:
     """The NLL of an n-gram model on n sequences."""
 
-    reads: str  # the tokens that it sees: `BETWEEN` or `AFTER`
-    counted: int  # sequences of the training shards, all of them
+    reads: str  # the tokens that the n-gram model reads: `BETWEEN` or `AFTER`
+    counted: int  # number of sequences in the training shards, all of which are counted
     nats: Tensor  # of each sequence, float64 [n]
 
 
@@ -50,7 +50,7 @@ def measure_ngram_prior(
     seed: int,
     rows: Tensor | None = None,
 ) -> NGramPriorNats | None:
-    """Return the NLL of the n-gram model of the shards `data`; see `measure`. If it fails, warn and return None."""
+    """Return the NLL of the n-gram model of the shards `data` (see `measure`), or warn and return None if it fails."""
     try:
         table = load_ngram_prior(data)
     except UserError as error:
@@ -59,7 +59,7 @@ def measure_ngram_prior(
     denoiser, mask_id = module.denoiser(), module.denoiser().mask_id
     causal = exact or denoiser.block_size == 1
     scores = scores_after(table, mask_id) if causal else scores_between(table, mask_id, denoiser.block_size)
-    # What is not maskable is not text: it is hidden from the table.
+    # Tokens that are not maskable are not text, so they are hidden from the n-gram model.
     x = torch.where(maskable, tokens, mask_id)
     nats, numbers = [], torch.arange(len(x)) if rows is None else rows
     for some in batches(len(x), spec.batch_size):
@@ -71,7 +71,7 @@ def measure_ngram_prior(
 
 
 def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorValue:
-    """Return the n-gram model's comparison with a model, from both NLLs [n] and the tokens [n] of each sequence."""
+    """Return the comparison of the n-gram model with a model that has an NLL [n] and tokens [n] for each sequence."""
     (per_token, error), (gap, gap_error) = ratio(ngram.nats, count), ratio(model - ngram.nats, count)
     value = exponential(per_token)
     return NGramPriorValue(
@@ -86,7 +86,7 @@ def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorVal
 
 
 def scores_between(table: NGramPrior, mask_id: int, block_size: int | None = None) -> Scores:
-    """Return the NLL of the masked tokens given their visible neighbours, for any-order and block models."""
+    """Return the NLL of the masked tokens given their visible neighbours, as for any-order and block models."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         left, right = neighbours_of(z, 1, mask_id).unbind(2)
@@ -100,7 +100,7 @@ def scores_between(table: NGramPrior, mask_id: int, block_size: int | None = Non
 
 
 def scores_after(table: NGramPrior, mask_id: int) -> Scores:
-    """Return the NLL of the masked tokens given the two tokens to the left, for left-to-right models."""
+    """Return the NLL of the masked tokens given the two tokens to their left, as for left-to-right models."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         last, _, before, _ = neighbours_of(x, 2, mask_id).unbind(2)

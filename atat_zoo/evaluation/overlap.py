@@ -1,6 +1,6 @@
 """The overlap of texts with the training text: copied token n-grams and the longest copied span.
 
-The training text is read once, shard by shard; the texts stay in memory. Counts are exact, without hashing.
+The training text is read once, shard by shard, while the texts stay in memory. The counts are exact; nothing is hashed.
 """
 
 from bisect import bisect_right
@@ -18,16 +18,16 @@ from atat_zoo.evaluation import Progress
 
 Tokens = NDArray[np.int64]
 
-_BLOCK = 1 << 20  # training tokens that are compared at once
-_NONE = -1  # no token: between two texts, and where the training text has padding
+_BLOCK = 1 << 20  # number of training tokens that are compared at once
+_NONE = -1  # stands between two texts, and for padding in the training text
 
 
 @attrs.frozen(kw_only=True)
 class Overlap:
     """The copied n-grams and spans of some texts."""
 
-    copied: Mapping[int, Tokens]  # of each text, by n; a window that occurs twice in the texts counts twice
-    windows: Mapping[int, Tokens]  # all windows of n tokens of each text, by n
+    copied: Mapping[int, Tokens]  # by n, for each text; a window that occurs twice in the texts is counted twice
+    windows: Mapping[int, Tokens]  # by n, the number of all windows of n tokens in each text
     span: tuple[int, ...]  # tokens of the longest copied span
 
     @property
@@ -36,20 +36,20 @@ class Overlap:
         return len(self.span)
 
     def share(self, n: int) -> float | None:
-        """Return the fraction of n-grams that are copied; None if no text has n tokens."""
+        """Return the fraction of n-grams that are copied, or None if no text has n tokens."""
         windows = int(self.windows[n].sum())
         return int(self.copied[n].sum()) / windows if windows else None
 
 
 class Copies:
-    """A search for copies of texts (pieces int64 [L]) and of their n-grams in a stream of training tokens."""
+    """A search of a stream of training tokens for copies of texts (pieces int64 [L]) and of their n-grams."""
 
     def __init__(self, texts: Sequence[Sequence[Tokens]], sizes: Sequence[int]) -> None:
         self.texts = texts
         every = [piece for text in texts for piece in text]
         mine = np.concatenate([np.array([_NONE]), *(np.append(piece, _NONE) for piece in every)])
         self.most = max((len(piece) for piece in every), default=0)
-        #: Number of last tokens of a block that the next one must repeat: a window may span both.
+        #: Number of tokens at the end of a block that the next block must repeat, because a window may span both.
         self.reach = max(0, self.most - 1)
         self.own = _Windows(mine, known=[])
         self.sizes = sizes
@@ -58,7 +58,7 @@ class Copies:
         self.span: Tokens = mine[:0]
 
     def see(self, block: Tokens) -> None:
-        """Search a block of training tokens, int64 [T], whose first `reach` tokens end the previous block."""
+        """Search a block of training tokens, int64 [T], which starts with the previous block's last `reach` tokens."""
         theirs, most = _Windows(block, self.own.known), min(len(block), self.most)
         for n, keys in self.grams.items():
             if n <= most:
@@ -78,7 +78,7 @@ class Copies:
         """Return the copies found so far."""
         copied, windows = {}, {}
         for n in self.sizes:
-            of_piece, start = [], 1  # where a piece begins, behind the token that is none
+            of_piece, start = [], 1  # a piece begins after a _NONE
             if n in self.grams:
                 self.copied[n][0] = False  # the first key is _NONE
                 there = self.copied[n][_positions(self.grams[n], self.own.keys(n))]
@@ -96,10 +96,12 @@ class Copies:
 class _Windows:
     """The windows of a sequence that may occur in the texts, each with a unique key.
 
-    A window of 2^j tokens has a number for the pair of numbers of its halves (Karp, Miller & Rosenberg, STOC 1972); 0
-    stands for every window that the texts lack. A window of n tokens is the pair of its first and last 2^j ≤ n tokens.
+    A window of 2^j tokens gets a number for the pair of its halves' numbers (Karp, Miller & Rosenberg, STOC 1972); 0
+    stands for every window that does not occur in the texts. A window of n tokens is the pair of its first and last 2^j
+    ≤ n tokens.
 
-    `known` has the sorted keys of the texts' windows, by j. The texts add keys; training blocks look keys up.
+    `known` contains the sorted keys of the texts' windows for each j. The texts add keys, and training blocks look up
+    keys.
     """
 
     def __init__(self, tokens: Tokens, known: list[Tokens]) -> None:
@@ -107,7 +109,7 @@ class _Windows:
         self.numbers: list[Tokens] = []
 
     def keys(self, n: int) -> Tokens:
-        """Return the key of each window of n tokens, int64 [T − n + 1]; _NONE if no text has the window."""
+        """Return the key of each window of n tokens, int64 [T − n + 1], or _NONE if no text contains the window."""
         j = n.bit_length() - 1
         while len(self.numbers) <= j:
             level = len(self.numbers)
@@ -119,19 +121,19 @@ class _Windows:
 
 
 def _pairs(numbers: Tokens, distance: int) -> Tokens:
-    """Return a key for each pair of numbers at a distance; _NONE if either is 0."""
+    """Return a key for each pair of numbers at this distance, with _NONE if either number is 0."""
     first, second = numbers[: len(numbers) - distance], numbers[distance:]
     return np.where((first > 0) & (second > 0), (first << 32) | second, _NONE)
 
 
 def _positions(known: Tokens, keys: Tokens) -> Tokens:
-    """Return the index of each key in the sorted keys `known`, which begin with _NONE; 0 if absent."""
+    """Return the index of each key in the sorted keys `known`, which begin with _NONE, or 0 if the key is absent."""
     position = np.searchsorted(known, keys).clip(max=len(known) - 1)
     return np.where(known[position] == keys, position, 0)
 
 
 def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
-    """Return the pieces of a text, int64 [L], between its special tokens."""
+    """Return the pieces of a text between its special tokens, int64 [L]."""
     cuts = np.flatnonzero(np.isin(tokens, np.array(special, np.int64)))
     parts = np.split(tokens, np.sort(np.concatenate([cuts, cuts + 1])))
     return [part for part in parts if len(part) and part[0] not in special]
@@ -140,7 +142,7 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 def training_text(folder: Path) -> Iterator[Tokens]:
     """Yield the training tokens of a folder of shards, int64 [T], shard by shard, with consecutive sequences joined.
 
-    An unused id separates dialogues, and documents that have a row each.
+    An unused id separates dialogues, and also documents if each of them has its own row.
     """
     data = shard_manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
@@ -166,9 +168,9 @@ def training_text(folder: Path) -> Iterator[Tokens]:
 def overlap(
     groups: Sequence[Sequence[Sequence[Tokens]]], folder: Path, *, sizes: Sequence[int], progress: Progress = None
 ) -> list[Overlap]:
-    """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
+    """Return each group of texts' overlap with the training text in a folder of shards, which is read once.
 
-    Each text is a list of pieces, int64 [L]; `sizes` are the n of the n-grams.
+    Each text is a list of pieces, int64 [L]; `sizes` lists the n of the n-grams.
     """
     copies = [Copies(group, sizes) for group in groups]
     reach = max((c.reach for c in copies), default=0)

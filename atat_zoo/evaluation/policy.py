@@ -2,9 +2,9 @@
 
     −log p(x) ≤ E_{S~π} Σ_t Σ_{i∈S_t} −log p_θ(x_i | z_t)
 
-if the choice of positions reads only z and its own random numbers; with equality if the choice is deterministic. The
-bound holds for any number of tokens per step, so it evaluates parallel decoding without a judge model. n texts of L
-tokens, K decoding orders per text.
+This holds if the choice of positions reads only z and its own random numbers, with equality if the choice is
+deterministic. The bound is valid for any number of tokens per step, so it evaluates parallel decoding without a judge
+model. There are n texts of L tokens, and K decoding orders per text.
 """
 
 import math
@@ -35,14 +35,16 @@ from atat_zoo.registry.spec import unstructure
 
 @attrs.frozen(kw_only=True, eq=False)
 class PolicyNats:
-    """The policy bound of n texts; with one order, `nats` are the sums of the contributions."""
+    """The policy bound of n texts. With one order, `nats` are the sums of the contributions."""
 
-    nats: Tensor  # −log of the mean probability over the orders, float64 [n]; ∞ for a text that it cannot write
-    lower: Tensor  # the lower end of the bracket, float64 [n]; NaN unless the orders are random and even in number
-    effective: Tensor  # the effective number of orders, float64 [n]; NaN likewise
-    contribution: Tensor  # the price of each token, averaged over the orders, float64 [n, L]
+    nats: (
+        Tensor  # −log of the mean probability over the orders, float64 [n]; ∞ for a text that the sampler cannot write
+    )
+    lower: Tensor  # the lower end of the bracket, float64 [n]; NaN unless the number of random orders is even
+    effective: Tensor  # the effective number of orders, float64 [n]; NaN as for `lower`
+    contribution: Tensor  # the NLL of each token, averaged over the orders, float64 [n, L]
     nfe: Tensor  # network evaluations, averaged over the orders, float64 [n]
-    max_nfe: int  # the largest number that the sampler's settings allow
+    max_nfe: int  # the largest NFE that the sampler's settings allow
 
     @property
     def ends(self) -> Bracket:
@@ -56,8 +58,8 @@ def policy_nats(
     """Return the policy bound on −log p(maskable tokens | other tokens) under a sampler.
 
     Orders are averaged inside the logarithm, −log 1/K Σ_k exp(−nats_k), which is a bound in expectation for any K and
-    tighter for larger K (Burda et al., arXiv:1509.00519). A deterministic sampler has one order. Tokens are int64 and
-    maskable bool, both [n, L]; the sampler's seeds are int64 [n].
+    tighter for larger K (Burda et al., arXiv:1509.00519). A deterministic sampler has only one order. `tokens` is int64
+    [n, L], `maskable` is bool [n, L], and the sampler's `seeds` are int64 [n].
     """
     orders = 1 if sampler.deterministic else orders
     z = torch.where(maskable, denoiser.mask_id, tokens)
@@ -87,9 +89,9 @@ def measure_policy(
     batch_size: int = 64,
     progress: Progress = None,
 ) -> PolicyNats:
-    """Return the policy bound under a text generator, including guidance and precision, batch by batch.
+    """Return the policy bound under a text generator, with its guidance and precision, computed batch by batch.
 
-    The orders of text n are a function of (seed, n), so results of two samplers or two models are paired.
+    The orders of text n are a function of (seed, n), so the results of two samplers or two models are paired.
     """
     seeds = sequence_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []
@@ -111,39 +113,41 @@ def measure_policy(
 class BracketValue:
     """The lower limit of the NLL below a policy bound. Errors are standard errors over sequences."""
 
-    nats_per_token: float  # of the lower end
-    stderr: float  # of that
-    value: float  # the exponential of nats per token
-    width: float  # from it to the bound, nats per token
-    width_stderr: float  # of that
-    effective_orders: float  # of a sequence, on average
+    nats_per_token: float  # of the lower limit
+
+    stderr: float  # of nats_per_token
+    value: float  # the exponential of nats_per_token
+    width: float  # the bound minus the lower limit, in nats per token
+    width_stderr: float  # of the width
+    effective_orders: float  # per sequence, on average
 
 
 @attrs.frozen(kw_only=True)
 class PolicyValue(RunResult):
     """The policy bound of a sampler on held-out text. Errors are standard errors over sequences."""
 
-    quantity: str  # `policy likelihood` where the choices of positions are deterministic, otherwise `policy bound`
-    sampler: dict[str, Any]  # the specification
-    guidance: dict[str, Any]  # likewise; p_θ is the guided distribution
+    quantity: str  # `policy likelihood` if the choices of positions are deterministic, otherwise `policy bound`
+    sampler: dict[str, Any]  # the sampler's parameters
+    guidance: dict[str, Any]  # the guidance's parameters; p_θ is the guided distribution
     corpus: str  # the source of the text; empty for the experiment's own
-    split: str  # which held-out split
+    split: str  # name of the held-out split
+
     step: int  # optimizer steps of the weights
-    ema: bool  # whether they are EMA weights
-    sequences: int  # their number
+    ema: bool  # whether the weights are EMA weights
+    sequences: int  # number of sequences
     orders: int  # K, averaged inside the logarithm
     seed: int  # of the orders
-    tokens: int  # maskable tokens, special ones included
+    tokens: int  # number of maskable tokens, including special tokens
     nats_per_token: float  # Σ bound / Σ n; infinite if the sampler cannot write one of the texts
-    nats_per_token_stderr: float  # of that
-    nats_per_token_of_one_order: float  # the same with K = 1, averaged over the orders
-    value: float  # the exponential of nats per token
+    nats_per_token_stderr: float  # of nats_per_token
+    nats_per_token_of_one_order: float  # nats per token with K = 1, averaged over the orders
+    value: float  # the exponential of nats_per_token
     stderr: float  # of the value
-    bits_per_byte: float  # in bits, over the UTF-8 bytes
-    bits_per_byte_stderr: float  # of that
+    bits_per_byte: float  # Σ bound in bits, divided by the number of UTF-8 bytes
+    bits_per_byte_stderr: float  # of bits_per_byte
     nfe: float  # network evaluations per text, on average
-    max_nfe: int  # the maximum that the settings allow
-    bracket: BracketValue | None  # of an even number of random orders, unless its error is wider than it is
+    max_nfe: int  # the maximum NFE that the sampler's settings allow
+    bracket: BracketValue | None  # for an even number of random orders, unless its error exceeds its width
 
     @property
     @override
@@ -160,7 +164,7 @@ class PolicyValue(RunResult):
 def policy_value(
     model: Model, measured: PolicyNats, text: Text, sampler: Sampler, guidance: Guidance, *, seed: int, orders: int
 ) -> PolicyValue:
-    """Return the policy bound of a measurement on a text, with the measurement's settings."""
+    """Return the policy bound of a measurement on a text, together with the settings of the measurement."""
     n = text.counted.sum(1)
     bound = bound_value(measured.nats, n, byte_counts(model.tokenizer, text.tokens, text.maskable))
     return PolicyValue(
@@ -185,9 +189,9 @@ def policy_value(
 
 
 def bracket_value(measured: Bracket, n: Tensor) -> BracketValue | None:
-    """Return the lower limit over sequences of n tokens, [n]; None if it was not measured, or is too uncertain.
+    """Return the lower limit over sequences of n tokens, [n], or None if it was not measured or is too uncertain.
 
-    It is too uncertain if its standard error exceeds the bracket's width, or if it is below zero nats.
+    The limit is too uncertain if its standard error exceeds the bracket's width, or if it is below zero nats.
     """
     (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.upper - measured.lower, n)
     if not (lower >= 0 and width_error <= width < math.inf):  # NaN where there is no bracket, or one text only

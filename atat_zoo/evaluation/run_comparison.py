@@ -1,7 +1,7 @@
 """Paired comparison of runs on the same n held-out sequences of L tokens with the same masks.
 
-The difference of two runs is Σ(a − b) / Σ tokens, where a and b are the nats of a bound on −log p(x) for each sequence.
-Its interval is a bootstrap over sequences.
+The difference between two runs is Σ(a − b) / Σ tokens, where a and b are the nats of a bound on −log p(x) for each
+sequence. Its interval is bootstrapped over sequences.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,38 +29,38 @@ from atat_zoo.generation.model import Model
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.parsing import read
 
-# Of the predictions, where neither the experiment nor the command line names any.
+# The metrics of predictions if neither the experiment nor the command line names any.
 METRICS = ("brier_score", "top_accuracy")
-_ADVICE = "compare runs of one corpus, tokenizer and data.length"
+_ADVICE = "compare runs with the same corpus, tokenizer and data.length"
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class MeasuredRun:
-    """The measurement of a run on held-out sequences."""
+    """The measurement of a run on n held-out sequences."""
 
-    step: int  # optimizer steps of its weights
-    method: str  # the estimator of its numbers, or `likelihood` if they are exact
-    nats: Mapping[str, Tensor]  # each of its bounds by name, nats of each sequence, float64 [n]
+    step: int  # optimizer steps of the weights
+    method: str  # the bound estimator, or `likelihood` if the numbers are exact
+    nats: Mapping[str, Tensor]  # by bound name, the nats of each sequence, float64 [n]
     factorisations: Mapping[str, str] = attrs.field(factory=dict)  # of the text, by the name of the bound
     count: Tensor  # tokens of each sequence, int64 [n]
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
-    ngram: NGramPriorNats | None = None  # n-gram model of its training shards, or None
-    parameters: int  # of the entire model, frozen ones included
-    without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
+    ngram: NGramPriorNats | None = None  # n-gram model of the run's training shards, or None
+    parameters: int  # of the entire model, including frozen parameters
+    without_embeddings: int  # excluding token embeddings and the head, which grow with the vocabulary
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title
 
     @property
     def quantity(self) -> str:
-        """The name of the run's main bound, the first of its objective."""
+        """The name of the run's main bound, which is the first bound of its objective."""
         return next(iter(self.nats))
 
     def bounds(self) -> dict[str, BoundValue]:
-        """Return the value of each bound by name."""
+        """Return a dict from the name of each bound to its value."""
         of = self.factorisations
         return {name: bound_value(nats, self.count, self.bytes, of.get(name, "")) for name, nats in self.nats.items()}
 
     def beside(self) -> NGramPriorValue | None:
-        """Return the n-gram model's comparison with the run's main bound."""
+        """Return the n-gram model's values, compared with the run's main bound."""
         return figure(self.ngram, self.nats[self.quantity], self.count) if self.ngram else None
 
 
@@ -68,11 +68,12 @@ class MeasuredRun:
 class ComparedRun(MeasuredRun):
     """A run in a comparison."""
 
-    name: str  # its name in the table
-    objective: str  # name of its objective
-    ema: bool  # whether they are EMA weights
-    history: History  # of its training
-    experiment: Mapping[str, Any] = attrs.field(factory=dict)  # as a table, with every parameter
+    name: str  # name of the run in the table
+
+    objective: str  # name of the run's objective
+    ema: bool  # whether the weights are EMA weights
+    history: History  # of the run's training
+    experiment: Mapping[str, Any] = attrs.field(factory=dict)  # the experiment as a table with every parameter
 
 
 def numbers_of(
@@ -85,7 +86,7 @@ def numbers_of(
     documents: Tensor | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the measured fields of a `MeasuredRun`; `data` has the training shards, options are those of `measure`."""
+    """Return the measured fields of a `MeasuredRun`; `data` is the folder of shards, and `options` go to `measure`."""
     form = model.experiment.data.format
     counted = counted_of(form, model.tokenizer, tokens, maskable)
     of_rows: Any = {"form": form, "counted": counted, "documents": documents}
@@ -120,21 +121,21 @@ def measure_runs(
     progress: Progress = None,
     **other: Any,
 ) -> list[ComparedRun]:
-    """Return the measurements of all runs on the same held-out sequences and masks, with one model in memory.
+    """Return the measurements of all runs on the same held-out sequences and masks, with one model in memory at a time.
 
-    `baseline` is the index of the run whose held-out text the others must share, and `step` the checkpoint of every run
-    (default: the final model). Pass the arguments of `text_of` as `other` to measure on other text.
+    `baseline` is the index of the run whose held-out text the other runs must share, and `step` selects the checkpoint
+    of every run (default: the final model). Pass the arguments of `text_of` as `other` to measure on a different text.
     """
     first = runs[baseline]
     text = text_of(Model.from_run(first, step=step), first, spec, packed=True, **other)
     shards: list[Path | None] = []
-    for run, model in alike(runs, spec, baseline=baseline, step=step):  # mistakes are said before anything is measured
+    for run, model in alike(runs, spec, baseline=baseline, step=step):  # report mistakes before anything is measured
         own = text if other or run == first else text_of(model, run, spec, packed=True)
         if len(own.tokens) != len(text.tokens):
-            what = f"has {len(own.tokens)} held-out sequences, {first} has {len(text.tokens)}"
+            what = f"has {len(own.tokens)} held-out sequences, but {first} has {len(text.tokens)}"
             raise UserError(f"{run} {what}; {_ADVICE}")
         if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
-            what = f"has other held-out text than {first}, because its corpus or held-out share differs"
+            what = f"has different held-out text from {first}, because its corpus or held-out share differs"
             raise UserError(f"{run} {what}; {_ADVICE}")
         shards.append(own.data)
     names = [run.resolve().name for run in runs]
@@ -166,7 +167,7 @@ def measure_runs(
 def alike(
     runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | str | None
 ) -> Iterator[tuple[Path, Model]]:
-    """Yield each run with its model; raise `UserError` if it cannot be compared with the baseline."""
+    """Yield each run with its model, or raise `UserError` if the run cannot be compared with the baseline."""
     first = runs[baseline]
     tokenizer = read(RunFolder(first).model_at(step) / TOKENIZER)
     data = Model.from_run(first, step=step).experiment.data
@@ -174,22 +175,24 @@ def alike(
         model = Model.from_run(run, step=step)
         check_evaluation(model, run, spec)
         if read(RunFolder(run).model_at(step) / TOKENIZER) != tokenizer:
-            raise UserError(f"{run} has another tokenizer than {first}: nats per token are not comparable; {_ADVICE}")
+            raise UserError(
+                f"{run} has a different tokenizer from {first}: nats per token are not comparable; {_ADVICE}"
+            )
         for key in ("length", "special_tokens", "packing", "format"):
             here, there = getattr(data, key), getattr(model.experiment.data, key)
             if here != there:
-                problem = f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text gives other sequences"
-                raise UserError(f"{problem}; compare runs with equal data.{key}")
+                problem = f"{run} has data.{key} = {there!r}, but {first} has {here!r}, so their sequences differ"
+                raise UserError(f"{problem}; compare runs with the same data.{key}")
         yield run, model
 
 
 def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
-    """Return the number of a model's parameters, with and without those that grow with the vocabulary."""
+    """Return a model's numbers of parameters, first with and then without those that grow with the vocabulary."""
     grow: dict[int, int] = {}
     for part in module.modules():
         if isinstance(part, nn.Embedding) and part.num_embeddings >= vocabulary_size:
             grow |= {id(p): p.numel() for p in part.parameters()}
-    # A backbone's head has a column for each token, and nothing else.
+    # A backbone's head consists only of a column for each token.
     head = getattr(getattr(module, "backbone", None), "head", None)
     if isinstance(head, nn.Module):
         grow |= {id(p): p.numel() for p in head.parameters()}
@@ -201,7 +204,7 @@ def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
 class Difference:
     """A bound of a run minus the baseline's, in nats per token."""
 
-    paired: Interval  # with the interval for the same sequences and masks
+    paired: Interval  # with the interval for paired sequences and masks
     unpaired: Interval  # with the interval for independent sequences, for reference
 
     def to_table(self) -> dict[str, Any]:
@@ -213,29 +216,30 @@ class Difference:
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """A comparison of runs, and its settings."""
+    """A comparison of runs and its settings."""
 
     runs: tuple[ComparedRun, ...]  # in the given order
-    # By run, of each of its bounds minus the baseline's first one; None for the latter itself.
+    # For each run, each of its bounds minus the baseline's first bound; None for that bound itself.
     differences: tuple[Mapping[str, Difference | None], ...]
     quantity: str  # the bound whose differences are shown: `nelbo`, or the estimate of `--bound`
-    baseline: str  # name of the run that the others are compared with
-    reach: float | None  # the perplexity to reach, or None when no run recorded one
-    corpus: str  # the source of the text; empty for that of the baseline's experiment
-    split: str  # which held-out split; `all` for all text of a corpus
+    baseline: str  # name of the run with which the others are compared
+    reach: float | None  # the perplexity to reach, or None if no run recorded a perplexity
+    corpus: str  # the source of the text; empty for the corpus of the baseline's experiment
+    split: str  # name of the split; `all` for the whole text of a corpus
     method: str  # how the bound was estimated
     sequences: int  # n
-    draws: int  # masks drawn for each
+    draws: int  # masks drawn for each sequence
+
     seed: int  # of the masks
     tokens: int  # Σ n
 
     def title(self, name: str) -> str:
-        """Return the title of a bound: with its factorisation, where the runs that have the bound share one."""
+        """Return the title of a bound, with its factorisation if all runs that have the bound share it."""
         found = {run.factorisations.get(name, "") for run in self.runs if name in run.nats}
         return title(name, found.pop() if len(found) == 1 else "")
 
     def reached(self, run: ComparedRun) -> tuple[int | None, float | None]:
-        """Return the step and the seconds at which a run reached the perplexity, or None if unknown."""
+        """Return the step and the seconds after which a run reached the perplexity, or None if unknown."""
         step = None if self.reach is None else run.history.reached(self.reach)
         return step, None if step is None else run.history.seconds_at(step)
 
@@ -282,8 +286,9 @@ def compare(
 ) -> Comparison:
     """Return the comparison of measured runs with a baseline.
 
-    `baseline` is the index of this run, and `reach` a perplexity (default: the highest final one). `seed` is the seed
-    of the masks; the seed of the bootstrap is fixed. Arguments for other text are those of `text_of`.
+    `baseline` is the index of the baseline, and `reach` is a perplexity (default: the highest final perplexity). `seed`
+    is the seed of the masks; the seed of the bootstrap is fixed. The arguments for a different text are those of
+    `text_of`.
     """
     base = runs[baseline]
     quantity = base.quantity
@@ -293,8 +298,8 @@ def compare(
     differences = []
     for run in runs:
         if quantity not in run.nats:
-            problem = f"{run.name} has no bound {quantity!r}, the main bound of {base.name}"
-            raise UserError(f"{problem}; compare it with --bound exact_k, or choose another --baseline")
+            problem = f"{run.name} does not have the bound {quantity!r}, the main bound of {base.name}"
+            raise UserError(f"{problem}; compare the runs with --bound exact_k, or choose another --baseline")
         of_run: dict[str, Difference | None] = {}
         for name, nats in run.nats.items():
             pair = nats, base.nats[quantity], base.count

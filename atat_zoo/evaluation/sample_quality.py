@@ -1,8 +1,9 @@
-"""Cost and quality of generated texts: of one run compared with held-out text, or of several samplers of one model.
+"""Cost and quality of generated texts, from one run compared with held-out text or from several samplers of one model.
 
-The NLL of held-out text under a sampler (policy bound, docs/explanation/mathematics.md) needs no judge model.
-Generative perplexity is lower for repetitive text and at a lower temperature, so it is reported with unigram entropy
-and NFE, and a sampler counts as good as another only if their unigram entropies agree too. n texts of L tokens.
+The NLL of held-out text under a sampler (the policy bound, docs/explanation/mathematics.md) does not need a judge
+model. Generative perplexity is lower for repetitive text and at a lower temperature, so it is reported with unigram
+entropy and NFE, and two samplers are considered equally good only if their unigram entropies also agree. There are n
+texts of L tokens.
 """
 
 import math
@@ -47,22 +48,22 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.devices import device_name
 from atat_zoo.system.errors import UserError
 
-SIZES = (4, 8, 13)  # n of the n-grams that are looked up in the training text
-# Of every sampler's texts.
+SIZES = (4, 8, 13)  # n of the n-grams to look up in the training text
+# The metrics that are computed on every sampler's texts.
 VARIETY: tuple[Metric, ...] = (UnigramEntropyMetric(), DistinctMetric(n=2))
-# Relative tolerance within which two samplers count as equally good.
+# Relative tolerance within which two samplers are considered equally good.
 CLOSE = 0.02
 
 
 class Judged:
-    """Scores of texts, with their NLL under a judge model."""
+    """Scores of texts that include their NLL under a judge model."""
 
     nats_per_token: float | None
     nats_per_token_stderr: float | None
 
     @property
     def value(self) -> float | None:
-        """The generative perplexity; None without a judge."""
+        """The generative perplexity, or None without a judge."""
         return None if self.nats_per_token is None else exponential(self.nats_per_token)
 
     @property
@@ -93,45 +94,46 @@ class SamplerBound:
     """The NLL of held-out text under a sampler, or a bound on it."""
 
     policy: PolicyValue | None = None
-    policy_difference: float | None = None  # of its nats per token from the first's, on the same sequences
+    policy_difference: float | None = None  # nats per token minus the first sampler's, on the same sequences
     policy_difference_stderr: float | None = None  # over sequences
-    unpriced: str | None = None  # why there is no such likelihood; None also where none was asked for
+    unpriced: str | None = None  # why the bound does not exist; also None if it was not requested
 
 
 @attrs.frozen(kw_only=True)
 class SamplerResult(SamplerBound, Judged):
     """The cost and the scores of a sampler's texts."""
 
-    name: str  # of the sampler, or its table
+    name: str  # the sampler's name or table
     steps: int | None  # the requested steps, or None for explicit settings
-    sampler: dict[str, Any]  # the specification
+    sampler: dict[str, Any]  # the sampler's parameters
     nfe: float  # network evaluations per text, on average
-    max_nfe: int  # the maximum that the settings allow
-    seconds: float  # in the sampler, for all texts; the minimum over the repetitions
-    tokens_per_second: float  # special tokens included
-    unigram_entropy: float  # within a text, in nats, averaged over texts
-    distinct_2: float | None  # distinct pairs of neighbouring tokens over all pairs
-    nats_per_token: float | None  # of the judge; None without one
+    max_nfe: int  # the maximum NFE that the sampler's settings allow
+    seconds: float  # spent in the sampler for all texts; the minimum over repetitions
+    tokens_per_second: float  # including special tokens
+    unigram_entropy: float  # of the token frequencies within a text, in nats, averaged over texts
+    distinct_2: float | None  # ratio of distinct to all pairs of neighbouring tokens
+
+    nats_per_token: float | None  # under the judge; None without a judge
     nats_per_token_stderr: float | None  # over texts
 
 
 @attrs.frozen(kw_only=True)
 class Bench(RunResult):
-    """A comparison of samplers with the first one."""
+    """A comparison of samplers with the first sampler."""
 
-    judge: str | None  # its title, or None without one
+    judge: str | None  # the judge's title, or None without a judge
     step: int  # optimizer steps of the weights
     number: int  # texts per sampler
-    length: int  # their tokens, special ones included
+    length: int  # tokens per text, including special tokens
     seed: int  # of the samplers
-    threads: int  # of the computation
-    device: str  # of the computation
+    threads: int  # CPU threads
+    device: str  # name of the device
     measured: tuple[SamplerResult, ...]  # one for each sampler
-    sequences: int = 0  # held-out sequences of the policy bounds; 0 for none
-    orders: int = 1  # averaged inside them, where the sampler's order is random
+    sequences: int = 0  # held-out sequences for the policy bounds; 0 without policy bounds
+    orders: int = 1  # orders averaged inside the policy bounds of samplers with a random order
 
     def as_good(self, result: SamplerResult) -> bool | None:
-        """Whether generative perplexity is at most 2 % above the first's and entropy within 2 %; None if not judged."""
+        """Whether generative perplexity is at most 2 % above the first sampler's and entropy within 2 %, or None."""
         first = self.measured[0]
         if result.nats_per_token is None or first.nats_per_token is None:
             return None
@@ -144,7 +146,7 @@ class Bench(RunResult):
         return any(m.policy or m.unpriced for m in self.measured)
 
     def share(self, result: SamplerResult) -> float:
-        """Return a sampler's time relative to the first's."""
+        """Return a sampler's time relative to the first sampler's time."""
         return result.seconds / self.measured[0].seconds
 
     @property
@@ -180,21 +182,24 @@ def bench(
     orders: int = 1,
     progress: StageProgress = None,
 ) -> Bench:
-    """Generate texts with `model`, which is `Model.from_run(run)`, and several samplers, and return their scores.
+    """Generate texts with `model`, which is `Model.from_run(run)`, using several samplers, and return their scores.
 
-    `samplers` has the name, requested steps and component of each. All generate `number` texts of `length` tokens
-    (default: the training length) with one seed, `repeat` times in rounds, so that a temporary load does not slow down
-    only one of them; the shortest time is reported. `sequences` is the maximum number of held-out sequences for the
-    policy bounds (0: none), and `orders` the K averaged inside them.
+    `samplers` lists the name, requested steps and component of each sampler. All samplers generate `number` texts of
+    `length` tokens (default: the training length) with the same seed. They do so `repeat` times in rounds, so that a
+    temporary load does not slow down only one of them, and the shortest time is reported. `sequences` is the maximum
+    number of held-out sequences for the policy bounds (0: no policy bounds), and `orders` is the K averaged inside the
+    bounds.
     """
     report = progress or (lambda stage, done, total: None)
     if not samplers:
-        raise UserError(f"{run}: none of these samplers supports its model; pass one that does, such as the run's own")
+        raise UserError(
+            f"{run}: none of these samplers supports the run's model; pass one that does, such as the run's own sampler"
+        )
 
     def write(number: int, sampler: Sampler) -> Generation:
         return model.sample(number, sampler=sampler, length=length, seed=seed, batch_size=batch_size, windows=True)
 
-    # The first evaluations of a process are slower, so they are not measured.
+    # The first forward passes of a process are slower, so they are not timed.
     write(min(number, batch_size), samplers[0][2])
     rounds = []
     for again in range(repeat):
@@ -263,7 +268,7 @@ def policy_bounds(
         report("along held-out text", i, len(samplers))
         try:
             measured = measure_policy(text_generator, sampler, *x, seed=seed, orders=orders, batch_size=batch_size)
-        except UserError as error:  # not covered, or a guidance that this text does not suit
+        except UserError as error:  # the sampler is not covered, or its guidance does not suit this text
             bounds.append(SamplerBound(unpriced=sampler.no_policy_bound_because or str(error)))
             continue
         value = policy_value(model, measured, text, sampler, guidance, seed=seed, orders=orders)
@@ -279,21 +284,21 @@ class Scores(Judged):
     """The scores of n texts."""
 
     texts: int  # n
-    tokens: int  # in the vocabulary of the model that wrote them; without BOS and EOS
+    tokens: int  # in the vocabulary of the model that wrote the texts, without BOS and EOS
     judged_tokens: int  # in the judge's vocabulary
-    nats_per_token: float  # Σ −log p over Σ tokens, both the judge's
+    nats_per_token: float  # Σ −log p / Σ tokens, with the judge's p and tokens
     nats_per_token_stderr: float  # over texts
     unigram_entropy: float  # of the token frequencies within a text, in nats, averaged over the texts
-    distinct_2: float | None  # distinct pairs of neighbouring tokens over all pairs, pooled over texts
-    # Of text that our models have generated:
+    distinct_2: float | None  # ratio of distinct to all pairs of neighbouring tokens, pooled over texts
+    # Only for text generated by a model of atat_zoo:
     nfe: float | None = None  # network evaluations per text, on average
-    max_nfe: int | None = None  # the maximum that the sampler's settings allow
-    tokens_per_second: float | None = None  # while sampling, special tokens included
-    mauve: float | None  # against other held-out text, or None if not requested
-    copied: Mapping[int, float | None]  # share of the n-grams that occur in the training text, by n
-    longest_copy: str  # the longest span that occurs there, as text
+    max_nfe: int | None = None  # the maximum NFE that the sampler's settings allow
+    tokens_per_second: float | None = None  # while sampling, including special tokens
+    mauve: float | None  # compared with different held-out text, or None if not requested
+    copied: Mapping[int, float | None]  # by n, the fraction of n-grams that occur in the training text
+    longest_copy: str  # the longest span that occurs in the training text
     longest_copy_tokens: int
-    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # further ones, by title
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # further metrics, by title
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
@@ -316,7 +321,7 @@ def score(
     further: Sequence[Metric] = (),
     written: Generation | None = None,
 ) -> Scores:
-    """Return the scores of texts by the metrics of `scored_by` and further metrics.
+    """Return the scores of texts according to the metrics of `scored_by` and further metrics.
 
     `written` is the generation of the texts, if a model of atat_zoo generated them.
     """
@@ -327,7 +332,9 @@ def score(
     counted = {name: number for name, (number,) in (found[of_judge.title].table or {}).items()}
     if not counted["tokens"]:
         title = judges(of_judge.judge).title
-        raise UserError(f"the judge {title} has no tokens to score in {len(texts.texts)} texts; generate longer ones")
+        raise UserError(
+            f"the judge {title} finds no tokens to score in {len(texts.texts)} texts; generate longer texts"
+        )
     return Scores(
         texts=len(texts.texts),
         tokens=sum(len(piece) for text in texts.pieces for piece in text),
@@ -348,17 +355,17 @@ def score(
 class JudgedRun(RunResult):
     """The scores of a run's texts under a judge model."""
 
-    judge: str  # its title
-    judge_table: dict[str, Any]  # its specification
-    sampler: dict[str, Any]  # the sampler's specification
+    judge: str  # the judge's title
+    judge_table: dict[str, Any]  # the judge's parameters
+    sampler: dict[str, Any]  # the sampler's parameters
     step: int  # optimizer steps of the weights
-    ema: bool  # whether they are EMA weights
+    ema: bool  # whether the weights are EMA weights
     number: int  # generated texts
-    length: int  # their tokens, special ones included
+    length: int  # tokens per text, including special tokens
     seed: int  # of the sampler
     split: str  # the split of the held-out texts
     model: Scores  # the scores of the generated texts
-    data: Scores  # the same for held-out texts of the same length, as many if there are enough
+    data: Scores  # the scores of held-out texts of the same length, equally many if there are enough
 
     @property
     @override
@@ -394,8 +401,8 @@ def judge_run(
 ) -> JudgedRun:
     """Generate texts, score them and held-out texts with a judge model, and save the result in the run folder.
 
-    Most arguments are those of `bench`; `judge_spec` is the judge component, `spec` has the split and further metrics,
-    and `sizes` are the n of the n-grams to look up in the training text. MAUVE uses the judge's features.
+    Most arguments are those of `bench`. `judge_spec` is the judge component, `spec` contains the split and further
+    metrics, and `sizes` lists the n of the n-grams to look up in the training text. MAUVE uses the judge's features.
     """
     metrics, further = scored_by(judge_spec, sizes, mauve), reading(spec.metrics, "texts")
     if twice := [metric.title for metric in further if metric.title in {ours.title for ours in metrics}]:
@@ -407,9 +414,9 @@ def judge_run(
     length = length or model.context.length
     data, reference = _held_out(model, run, spec, number, length)
     if compares and len(reference) < number:
-        problem = f"the {spec.split} text has {len(reference)} sequences"
-        remedy = f"lower --num-samples to {len(reference)} or take another --split"
-        raise UserError(f"{problem}, and MAUVE needs as many held-out as generated texts; {remedy}")
+        problem = f"the {spec.split} text has only {len(reference)} sequences"
+        remedy = f"lower --num-samples to {len(reference)} or choose another --split"
+        raise UserError(f"{problem}, and MAUVE needs as many held-out texts as generated texts; {remedy}")
     report("writing", 0, number)
     generation = model.sample(number, sampler=sampler, length=length, seed=seed, windows=True)
     report("writing", number, number)
@@ -426,7 +433,7 @@ def judge_run(
     texts = ScoredTexts(texts=generation.texts, pieces=cut[0], references=compared, overlap=copied[0])
     of_model = score(texts, metrics, judges, tokenizer=tokenizer, further=further, written=generation)
     report("judging", 1, 2)
-    # Held-out text that there is not twice is not compared with itself.
+    # Held-out text is not compared with itself if there is not enough for two disjoint sets.
     apart = reference is not data and len(data) == number
     theirs, beside = (
         [metric for metric in some if apart or not isinstance(metric, MauveMetric)] for some in (metrics, further)
@@ -454,11 +461,11 @@ def judge_run(
 def _held_out(
     model: Model, run: str | Path, spec: EvaluationSpec, number: int, length: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return texts to score, as tokens, and the references of MAUVE, which are other sequences if enough exist."""
+    """Return the tokens of texts to score and of MAUVE's references, which are different sequences if enough exist."""
     text = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = text.tokens[:, :length], text.maskable[:, :length].clone()
     if is_framed(model.experiment.data.special_tokens) and length < model.context.length:
-        maskable[:, -1] = False  # where a generated text of this length has EOS
+        maskable[:, -1] = False  # the position at which a generated text of this length has EOS
     rows = [row[of_text] for row, of_text in zip(tokens, maskable, strict=True)]
     if len(rows) < 2 * number:
         rows = rows[:number]

@@ -1,4 +1,4 @@
-"""Generated texts, and the values of metrics on them."""
+"""Generation of texts, and the values of metrics on generated texts."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ScoredTexts:
 
 
 def pieces_of(tokenizer: TokenizerModel, texts: Iterable[Tensor]) -> list[list[Tokens]]:
-    """Return the tokens of texts, split at special tokens into arrays int64 [L]."""
+    """Return the tokens of each text, split at special tokens into arrays int64 [L]."""
     special = special_ids(tokenizer)
     return [pieces(tokens.cpu().numpy(), special) for tokens in texts]
 
 
 class Judges:
-    """The judge models of metrics, each built once, on a torch device."""
+    """The judge models of metrics on a torch device, each of which is built only once."""
 
     def __init__(self, device: str = "cpu", known: Iterable[tuple[Any, JudgeModel]] = ()) -> None:
         self.device = device
@@ -76,8 +76,8 @@ def values_of(
     judge_of: Callable[[Any], JudgeModel] | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, MetricValue]:
-    """Return the values of metrics on texts by title, over all processes of a process group."""
-    # torchmetrics takes seconds to import.
+    """Return a dict from title to the metric's value on texts, over all processes of a process group."""
+    # Importing torchmetrics takes seconds.
     from atat_zoo.evaluation.metric_states import Metrics
 
     found = Metrics(built(metrics), device)
@@ -86,7 +86,7 @@ def values_of(
 
 
 def sizes_of(metrics: Iterable[Metric]) -> tuple[int, ...] | None:
-    """Return the n of the n-grams that metrics look up in the training text; None if no metric reads it."""
+    """Return the n of the n-grams that metrics look up in the training text, or None if no metric reads it."""
     wanted = [metric.ngrams for metric in metrics if metric.ngrams is not None]
     return tuple(sorted({n for sizes in wanted for n in sizes})) if wanted else None
 
@@ -102,10 +102,11 @@ def measure_texts(
     rank: int = 0,
     ranks: int = 1,
 ) -> dict[str, MetricValue]:
-    """Generate texts with the run's sampler, and return the values of the metrics of texts in `spec`.
+    """Generate texts with the run's sampler, and return the values of those metrics in `spec` that read texts.
 
-    The number of texts is `spec.texts`, but at most that of the references, the held-out sequences int64 and bool
-    [n, L]. Text n is a function of (seed, n); in a process group of `ranks`, each process generates its share.
+    The number of texts is `spec.texts`, but at most the number n of references, which are the held-out sequences
+    `tokens`, int64 [n, L], and `maskable`, bool [n, L]. Text n is a function of (seed, n); in a process group of
+    `ranks`, each process generates its share.
     """
     metrics = reading(spec.metrics, "texts")
     if not metrics:

@@ -1,4 +1,4 @@
-"""Training: Composer's Trainer with an assembled model and the data stream.
+"""Training of an assembled model on the data stream with Composer's Trainer.
 
 This is the only package that imports composer.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["Reporter", "Result", "resume", "train"]
 
 
-# Imported on first use: the parts in this package are listed without composer.
+# Imported on first use, so that the components in this package can be listed without composer.
 def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(import_module("atat_zoo.training.trainer"), name)

@@ -1,6 +1,7 @@
-"""Algorithms: changes to the training loop. `train.algorithms` is a list of them.
+"""Algorithms that change the training loop, listed in `train.algorithms`.
 
-Of Composer's algorithms only clipping by value is not covered by `[train]`; docs/how-to/composer.md lists the others.
+Of Composer's algorithms, only clipping by value is not already covered by `[train]`; docs/how-to/composer.md lists the
+others.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Protocol):
-    """The interface of algorithm components; `package` is as in `Optimizer`."""
+    """The interface of algorithm components; `package` has the same meaning as in `Optimizer`."""
 
     def build(self) -> ComposerAlgorithm:
-        """Return Composer's algorithm.
+        """Return an instance of Composer's `Algorithm`.
 
-        It runs after `train.max_grad_norm`, and may depend only on the state of the step.
+        It runs after the clipping of `train.max_grad_norm`, and may depend only on the state of the current step.
         """
 
 
 @component
 class GradientClippingAlgorithm(Algorithm):
-    """Gradient clipping by value, as in Composer; adaptive, by weight norm (Brock et al., 2021); or by module.
+    """Gradient clipping by value, as in Composer; relative to the weight norm (Brock et al., 2021); or per module.
 
-    `part` clips the gradient norms of the importance estimator and the denoiser separately, so that the estimator does
-    not affect the steps of the denoiser. `train.max_grad_norm` is applied before; set it to 0 to use only this.
+    `per_module` clips the gradient norms of the importance estimator and the denoiser separately, so that the estimator
+    does not affect the denoiser's updates. `train.max_grad_norm` is applied first; set it to 0 to use only this
+    algorithm.
     """
 
     name = "gradient_clipping"
@@ -38,11 +40,14 @@ class GradientClippingAlgorithm(Algorithm):
     refs = ("arXiv:2102.06171",)
     clipping_type: Literal["value", "adaptive", "per_module"] = param(
         "adaptive",
-        help="value: every gradient entry; adaptive: the gradient norm of each output unit relative to its weight "
-        "norm; part: the gradient norms of denoiser and estimator separately",
+        help="clip each gradient entry (value), the gradient norm of each output unit relative to its weight norm "
+        "(adaptive), or the gradient norms of the denoiser and the estimator separately (per_module)",
     )
     clipping_threshold: float = param(
-        0.01, help="threshold: largest absolute entry, fraction of the weight norm, or norm", gt=0
+        0.01,
+        help="largest absolute gradient entry (value), fraction of the weight norm (adaptive), or gradient norm "
+        "(per_module)",
+        gt=0,
     )
 
     @override

@@ -1,7 +1,7 @@
-"""Callbacks: additional metrics, and early stopping.
+"""Callbacks that log additional metrics or stop training early.
 
-`train.callbacks` is a list of callbacks. They are Composer's, under their usual names, and log to the loggers and to
-metrics.jsonl. docs/how-to/composer.md says why others are missing.
+`train.callbacks` is a list of callbacks; those of Composer keep their usual names. They log to the loggers and to
+metrics.jsonl. docs/how-to/composer.md explains why Composer's other callbacks are missing.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """The interface of callback components; `package` is as in `Optimizer`."""
+    """The interface of callback components; `package` has the same meaning as in `Optimizer`."""
 
     def build(self) -> ComposerCallback:
-        """Return Composer's callback.
+        """Return an instance of Composer's `Callback`.
 
-        At the end of a step it runs after the updates of the components and of the EMA, and before metrics.jsonl is
-        written. A callback with a state has `state_dict` and `load_state_dict` for checkpoints. A method
-        `evaluated(perplexity, state)`, if present, gets the held-out perplexity, or NaN, of each evaluation during
-        training.
+        At the end of a step, the callback runs after the components and the EMA have been updated and before
+        metrics.jsonl is written. A callback with a state implements `state_dict` and `load_state_dict` for checkpoints.
+        If the callback has a method `evaluated(perplexity, state)`, each evaluation during training calls it with the
+        held-out perplexity, or with NaN.
         """
 
 
 @component
 class SpeedMonitorCallback(Callback):
-    """Composer's SpeedMonitor: batches, samples and tokens per second over a window of steps, as `throughput/…`."""
+    """Composer's SpeedMonitor, which logs batches, samples and tokens per second over a window as `throughput/…`."""
 
     name = "speed_monitor"
     summary = "logs throughput over a window of steps"
-    window: int = param(10, help="window, in steps", ge=1)
+    window: int = param(10, help="window size in steps", ge=1)
 
     @override
     def build(self) -> ComposerCallback:
@@ -49,7 +49,7 @@ class SpeedMonitorCallback(Callback):
 
 @component
 class MemoryMonitorCallback(Callback):
-    """Composer's MemoryMonitor: memory of torch's allocator on a GPU, as `memory/…`; logs nothing on a CPU."""
+    """Composer's MemoryMonitor, which logs the memory of torch's GPU allocator as `memory/…`, and nothing on a CPU."""
 
     name = "memory_monitor"
     summary = "logs GPU memory"
@@ -63,7 +63,7 @@ class MemoryMonitorCallback(Callback):
 
 @component
 class LRMonitorCallback(Callback):
-    """Composer's LRMonitor: the learning rate of each parameter group, as `lr-OPTIMIZER/group0`, …."""
+    """Composer's LRMonitor, which logs the learning rate of each parameter group as `lr-OPTIMIZER/group0`, …."""
 
     name = "lr_monitor"
     summary = "logs the learning rate of each parameter group"
@@ -77,7 +77,7 @@ class LRMonitorCallback(Callback):
 
 @component
 class OptimizerMonitorCallback(Callback):
-    """Composer's OptimizerMonitor: the norm of the gradient after clipping, as `l2_norm/grad/global`."""
+    """Composer's OptimizerMonitor, which logs the gradient norm after clipping as `l2_norm/grad/global`."""
 
     name = "optimizer_monitor"
     summary = "logs the gradient norm"
@@ -85,10 +85,10 @@ class OptimizerMonitorCallback(Callback):
     tensors: bool = param(False, help="also log the gradient norm of each tensor, as `l2_norm/grad/TENSOR`")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem for sharded weights, for which Composer 0.32 would log the norms of one rank's shard."""
+        """Yield a problem if the weights are sharded: Composer 0.32 would log the norms of only one rank's shard."""
         if experiment.train.sharding != "none":
-            text = "optimizer_monitor measures only one rank's shard of the gradients with train.sharding"
-            yield Problem("train.callbacks", f"{text}; take gradient_norms")
+            text = "optimizer_monitor measures only one rank's shard of the gradients if train.sharding is set"
+            yield Problem("train.callbacks", f"{text}; use gradient_norms instead")
 
     @override
     def build(self) -> ComposerCallback:
@@ -99,10 +99,10 @@ class OptimizerMonitorCallback(Callback):
 
 @component
 class GradientNormsCallback(Callback):
-    """The gradient norms of denoiser and importance estimator, after clipping, as `gradient_norm/…`."""
+    """A callback that logs the gradient norms of denoiser and estimator, after clipping, as `gradient_norm/…`."""
 
     name = "gradient_norms"
-    summary = "logs the gradient norms of denoiser and importance estimator"
+    summary = "logs the gradient norms of the denoiser and the importance estimator"
     every: int = param(10, help="steps between measurements", ge=1)
 
     @override
@@ -114,11 +114,11 @@ class GradientNormsCallback(Callback):
 
 @component
 class RuntimeEstimatorCallback(Callback):
-    """Composer's RuntimeEstimator: the remaining hours, as `time/remaining_estimate`."""
+    """Composer's RuntimeEstimator, which logs the remaining hours as `time/remaining_estimate`."""
 
     name = "runtime_estimator"
     summary = "logs the remaining training time"
-    skip: int = param(1, help="initial steps that the estimate ignores", ge=1)
+    skip: int = param(1, help="number of initial steps that the estimate ignores", ge=1)
 
     @override
     def build(self) -> ComposerCallback:
@@ -129,14 +129,14 @@ class RuntimeEstimatorCallback(Callback):
 
 @component
 class EarlyStopperCallback(Callback):
-    """Stops when the held-out perplexity no longer falls. Needs `train.evaluate_every`."""
+    """Early stopping when the held-out perplexity stops decreasing. Requires `train.evaluate_every`."""
 
     name = "early_stopper"
     summary = "early stopping on the held-out bound"
-    patience: int = param(3, help="patience: evaluations without a new best bound", ge=1)
+    patience: int = param(3, help="number of evaluations without a new best bound after which training stops", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the training has no evaluations."""
+        """Yield a problem if the experiment lacks evaluations during training."""
         if not experiment.train.evaluate_every:
             yield Problem("train.callbacks", "early_stopper needs held-out evaluations; set train.evaluate_every")
 

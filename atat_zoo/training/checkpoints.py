@@ -1,8 +1,8 @@
-"""Checkpoints: the training state, and the model of each checkpoint, the best and the final one.
+"""Checkpoints of the training state, and saved models: one per checkpoint, the best one and the final one.
 
-A checkpoint is a pickle, which can call any function when loaded. Here loading may only build tensors, numbers, texts
-and containers of them, which suffices for Composer's state and ours, so no code of the file runs. Composer's
-`CheckpointSaver` writes in place, without a hash and without a model.
+A checkpoint is a pickle, and loading a pickle can call any function. Here, loading may build only tensors, numbers,
+strings and containers of these, which is enough for Composer's state and ours, so no code from the file runs.
+Composer's `CheckpointSaver` is not used because it writes in place, without a hash and without a model.
 """
 
 import math
@@ -37,11 +37,11 @@ from atat_zoo.training.composer_model import device_of_state, largest_over_ranks
 from atat_zoo.training.ema import MovingAverage
 from atat_zoo.training.sharding import WholeWeights, local
 
-EVALUATION = "evaluation.json"  # beside the best model: by which it is that
+EVALUATION = "evaluation.json"  # next to the best model: the evaluation that made it the best
 
 
 class CurrentModel:
-    """The current model: with the EMA of its weights if there is one, unsharded, and not compiled."""
+    """The current model, with the EMA of its weights if there is one, neither sharded nor compiled."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class CurrentModel:
 
     @contextmanager
     def at(self, step: int) -> Iterator[Model]:
-        """Yield the model in a `with` block, after which the training weights are restored; all ranks must enter it."""
-        # What is compiled has the shapes of a training step alone.
+        """Yield the model, and restore the training weights after the `with` block; all ranks must enter the block."""
+        # The compiled code only supports the shapes of a training step.
         eager: Any = torch.compiler.set_stance("force_eager") if self.experiment.train.compile else nullcontext()
         averaged = self.average.swapped() if self.average else nullcontext()
         with eager, averaged, self.whole.gathered() if self.whole else nullcontext():
@@ -73,7 +73,7 @@ class CurrentModel:
             )
 
     def write(self, step: int, folder: Path | None) -> None:
-        """Write the model; ranks without a folder only take part in collecting the weights."""
+        """Write the model to `folder`; ranks without a folder only help to gather the weights."""
         if folder is None and self.whole is None:
             return
         with self.at(step) as model:
@@ -81,17 +81,17 @@ class CurrentModel:
                 model.save(folder)
 
     def save(self, step: int, folder: Path, device: str) -> Model | None:
-        """Write the final model and return it, on rank 0; all ranks must call it."""
+        """Write the final model, and return it on rank 0; all ranks must call this method."""
         if dist.get_global_rank() != 0:
             self.write(step, None)
             return None
         with making_folder(folder, replace=True) as beside:
             self.write(step, beside)
-        # With an EMA the module has its training weights again, so load the saved ones.
+        # With an EMA, the module has its training weights again, so load the saved weights.
         return Model.load(folder, device)
 
     def keep_best(self, evaluation: Evaluation, folder: RunFolder) -> None:
-        """Write the model as the best one if its bound is the lowest so far; all ranks must call it."""
+        """Write the model as the best one if its bound is the lowest so far; all ranks must call this method."""
         first = dist.get_global_rank() == 0
         found = [first and is_better(evaluation, folder)]
         if dist.get_world_size() > 1:
@@ -107,7 +107,7 @@ class CurrentModel:
 def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
     """Return whether an evaluation has a lower bound than the run's best model.
 
-    A best model that was evaluated with other settings, such as another `evaluation.sequences`, is ignored.
+    A best model that was evaluated with different settings, such as a different `evaluation.sequences`, is ignored.
     """
     now, before = evaluation.to_table(), dict[str, Any]()
     with suppress(OSError, ValueError, TypeError):
@@ -121,7 +121,7 @@ def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
 
 
 def stop(folder: RunFolder, reason: str) -> None:
-    """Stop a training that has diverged, with advice."""
+    """Raise a `UserError` that stops a diverged run and says what to change."""
     last = folder.last_checkpoint()
     saved = f"the last good checkpoint is step {last.step} in {last.path}" if last else "no checkpoint was saved yet"
     raise UserError(
@@ -131,14 +131,14 @@ def stop(folder: RunFolder, reason: str) -> None:
 
 
 def asked_to_stop(message: Callable[[str], object], number: int, again: bool) -> None:
-    """Print that the training stops after this step; a second Ctrl-C stops it at once."""
+    """Print that training will stop after this step; a second Ctrl-C stops it immediately."""
     if again and number == signal.SIGINT:
         raise KeyboardInterrupt
     message("saving a checkpoint after this step, then stopping")
 
 
 class Checkpoints(Callback):
-    """A callback that saves every `save_every` steps, at the end, and before an interruption."""
+    """A callback that saves a checkpoint every `save_every` steps, at the end, and when training is interrupted."""
 
     def __init__(
         self,
@@ -152,10 +152,10 @@ class Checkpoints(Callback):
         self.saved, self.interrupted, self.base = -1, False, base
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Save a checkpoint if due; then stop if the training was interrupted."""
+        """Save a checkpoint if one is due, then stop if training was interrupted."""
         step = int(state.timestamp.batch)
         stopping = bool(largest_over_ranks(int(self.interruption.signal is not None), device_of_state(state)))
-        assert state.max_duration is not None  # the step at which a callback has stopped the training, or `steps`
+        assert state.max_duration is not None  # the step at which a callback has stopped training, or `steps`
         if stopping or step % self.spec.save_every == 0 or step >= state.max_duration.value:
             self.save(state, step)
         if stopping and step < self.spec.steps:
@@ -163,7 +163,7 @@ class Checkpoints(Callback):
             state.stop_training()
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint and its model to the folder of checkpoints; an incomplete one is ignored later."""
+        """Write a checkpoint and its model to the checkpoint folder; an incomplete checkpoint is ignored later."""
         if step == self.saved:
             return
         first, self.saved = self.saved < 0, step
@@ -171,7 +171,7 @@ class Checkpoints(Callback):
         if largest_over_ranks(int(not weights.isfinite().all()), device_of_state(state)):
             # The loss of this step was computed before its gradient spoilt the weights.
             stop(self.folder, f"the weights are not finite after step {step}")
-        # Only rank 0 writes; the others take part in collecting the state.
+        # Only rank 0 writes; the other ranks help to gather the state.
         if dist.get_global_rank() != 0:
             self.write_model(step, None)
             save_checkpoint(state, str(self.folder.checkpoints / "unused"))
@@ -195,9 +195,9 @@ class Checkpoints(Callback):
 
 
 def without_generators(checkpoint: dict[str, Any], base: Iterable[str] = ()) -> None:
-    """Remove the states of random generators from a checkpoint: they are not restored, and not all are plain data.
+    """Remove the states of random generators from a checkpoint: they are never restored, and some are not plain data.
 
-    Also remove the weights that another run has, named by `base`.
+    Also remove the weights named in `base`, which another run stores.
     """
     del checkpoint["rng"]
     for name in base:
@@ -205,24 +205,24 @@ def without_generators(checkpoint: dict[str, Any], base: Iterable[str] = ()) -> 
 
 
 def check_saved(path: Path) -> None:
-    """Raise a `UserError` when a checkpoint is written that could not be loaded again."""
+    """Raise a `UserError` if a checkpoint that was just written could not be loaded again."""
     with only_data():
         foreign = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if foreign:
         raise UserError(
-            f"a checkpoint with {', '.join(sorted(foreign))} could not be resumed; let the `state_dict` of the "
-            "plugin's callback, algorithm, optimizer or schedule return only tensors, numbers and texts"
+            f"a checkpoint with {', '.join(sorted(foreign))} could not be loaded again; make the `state_dict` of the "
+            "plugin's callback, algorithm, optimizer or schedule return only tensors, numbers and strings"
         )
 
 
-# Besides what torch itself allows. `TorchVersion` is a text.
+# In addition to what torch itself allows. `TorchVersion` is a string.
 ALLOWED: list[Any] = [timedelta, TorchVersion]
 _ONLY_DATA, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
 @contextmanager
 def only_data() -> Iterator[None]:
-    """Let `torch.load` build only plain data, even if its caller, such as Composer, asks for more."""
+    """Restrict `torch.load` to plain data, even if its caller, such as Composer, asks for more."""
     before = {name: os.environ.pop(name, None) for name in (_ONLY_DATA, _ANYTHING)}
     os.environ[_ONLY_DATA] = "1"
     try:
@@ -234,26 +234,27 @@ def only_data() -> Iterator[None]:
 
 
 def inert(checkpoint: dict[str, Any], base: Mapping[str, Tensor] | None = None) -> None:
-    """Remove from a loaded checkpoint what Composer would evaluate as Python; used as its `load_ignore_keys`.
+    """Remove the entries that Composer would evaluate as Python from a loaded checkpoint.
 
-    `base` has weights that the checkpoint lacks, such as the base weights of LoRA.
+    Pass this function to Composer as `load_ignore_keys`. `base` contains weights that the checkpoint lacks, such as the
+    base weights of LoRA.
     """
     state = checkpoint["state"]
     state["model"] = {**(base or {}), **state["model"]}
-    # Of algorithms in a list, Composer evaluates the texts that describe them; of a table it loads the states alone.
+    # Composer evaluates the strings that describe the algorithms in a list; from a dict it loads only their states.
     if "algorithms" in state:
         state["algorithms"] = dict(state["algorithms"])
 
 
 class Loading(Callback):
-    """Converts any error while Composer loads a checkpoint to a `UserError`."""
+    """A callback that turns any error raised while Composer loads a checkpoint into a `UserError`."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path  # None: a training from its beginning
+        self.path = path  # None when training starts from the beginning
         self.busy = False
 
     def before_load(self, state: State, logger: Logger) -> None:
-        """The loading begins."""
+        """Mark the checkpoint as being loaded."""
         self.busy = True
 
     def after_load(self, state: State, logger: Logger) -> None:
@@ -262,7 +263,7 @@ class Loading(Callback):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Yield in a `with` block that loads only data; errors say what the checkpoint contains or lacks."""
+        """Load only plain data in the `with` block; errors say what the checkpoint contains or lacks."""
         try:
             with only_data():
                 yield
@@ -272,7 +273,7 @@ class Loading(Callback):
             if isinstance(error, UnpicklingError):
                 foreign = re.search(r"GLOBAL (\S+)", str(error))
                 what = f" ({foreign[1]})" if foreign else ""
-                why = f"it contains more than tensors, numbers and texts{what}, so it was not loaded, and "
+                why = f"it contains more than tensors, numbers and strings{what}, so it was not loaded and "
                 why += "none of its code ran"
             else:
                 why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

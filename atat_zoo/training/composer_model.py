@@ -1,4 +1,4 @@
-"""The model of a training step: the objective wrapped for Composer, its metrics, and the updates of its components."""
+"""The model that Composer trains: the wrapped objective, its metrics, and the state updates of its components."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -30,18 +30,16 @@ RATE_BINS = 20
 
 
 class StepMeters:
-    """Means and a rank correlation of a step, reset at every step; all ranks must call `compute`, which joins them."""
+    """Means and a rank correlation over one step; all ranks must call `compute`, which combines their values."""
 
     def __init__(self, detailed: bool = False) -> None:
-        """Create meters without a device, which the first micro-batch sets.
-
-        `details` and `histograms` need `detailed`.
-        """
-        # By name a sum and of how many items it is, float32 [2]. torchmetrics' mean looks for NaN in each value, and
-        # the host waits for that; told not to look, it forgets the weights.
+        """Create meters, whose device the first micro-batch sets; `details` and `histograms` require `detailed`."""
+        # For each name, a sum and its number of items, float32 [2]. torchmetrics' mean checks each value for NaN, which
+        # makes the host wait; without this check, it ignores the weights.
         self.means: dict[str, Tensor] = {}
         self.detailed = detailed
-        # By token are importance and loss, and which tokens are masked and maskable: to count these, the host waits.
+        # Values are kept for all tokens, with masks of the masked and maskable ones: selecting would make the host
+        # wait.
         names = ("importance", "token_loss", "masked", "maskable", "mask_rates")
         self.values = {name: CatMetric(nan_strategy="disable") for name in names}
 
@@ -67,25 +65,25 @@ class StepMeters:
             self.values[name].to(masked.device).update(values.detach())
 
     def among(self, which: str, *names: str) -> list[Tensor]:
-        """Return values of the masked or maskable tokens of all ranks, float32 [N] each; all ranks must call it."""
+        """Return named values of all ranks' masked or maskable tokens, each float32 [N]; all ranks must call this."""
         where = self.values[which].compute().bool()
         return [self.values[name].compute()[where] for name in names]
 
     def details(self) -> dict[str, float]:
-        """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
+        """Return the mean and standard deviation of the importance over maskable tokens; all ranks must call this."""
         if not self.values["importance"].value:
             return {}
         importance = self.among("maskable", "importance")[0].double()
         return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return this rank's importance and loss of masked tokens, and its mask rates, float32 [N] on the CPU."""
+        """Return this rank's mask rates, and importance and loss of its masked tokens, each float32 [N] on the CPU."""
         mine = {name: torch.cat([*meter.value]).cpu() for name, meter in self.values.items() if meter.value}
         where, _ = mine.pop("masked").bool(), mine.pop("maskable")
         return {name: values if name == "mask_rates" else values[where] for name, values in mine.items()}
 
     def compute(self) -> dict[str, Any]:
-        """Return the metrics by name; None stands for an undefined correlation.
+        """Return a dict from metric names to values, where None stands for an undefined correlation.
 
         `mask_rates` counts the step's mask rates in each of 20 equal bins of [0, 1].
         """
@@ -104,13 +102,13 @@ class StepMeters:
 
 
 class ZooModel(ComposerModel):
-    """Wraps an `ObjectiveModule`; all modules with weights run inside `forward`, as DDP requires."""
+    """A Composer model around an `ObjectiveModule`; all modules with weights run inside `forward`, as DDP requires."""
 
     def __init__(self, objective: nn.Module, steps: int, bf16: bool, detailed: bool = False) -> None:
         super().__init__()
         self.bf16 = bf16
         self.objective: Any = objective
-        # Every rank has counted the same text: DDP would broadcast the counts at each forward.
+        # Every rank counts the same text, so DDP need not broadcast the counts at each forward pass.
         self._ddp_params_and_buffers_to_ignore = [f"objective.{name}" for name in ngram_prior_counts(objective)]
         self.steps = steps
         self.step = 0
@@ -126,7 +124,7 @@ class ZooModel(ComposerModel):
             documents=batch.get("documents"),
             progress=self.step / self.steps,
         )
-        # Composer supports bf16 on CUDA only; a CPU with bf16 instructions trains twice as fast with it.
+        # Composer supports bf16 only on CUDA; a CPU with bf16 instructions trains twice as fast with it.
         device = rows.tokens.device
         own = self.bf16 and device.type != "cuda"
         with torch.autocast(device.type, torch.bfloat16) if own else nullcontext():
@@ -134,23 +132,23 @@ class ZooModel(ComposerModel):
         return {**figures, "loss": move_to(figures["loss"], device)}
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Return the loss, and add the metrics of the micro-batch to those of the step."""
+        """Return the loss, after adding the metrics of the micro-batch to those of the step."""
         self.meters.update(outputs)
         return outputs["loss"]
 
     def eval_forward(self, batch: Any, outputs: Any = None) -> Any:
-        """Raise an error, because `atat_zoo.evaluation` computes the bound, not Composer's loop."""
+        """Raise an error, because `atat_zoo.evaluation`, not Composer's evaluation loop, computes the bound."""
         raise RuntimeError("evaluate with atat_zoo.evaluation, which computes the bound")
 
 
 class Progress(Callback):
-    """A callback that sets the model's progress, and updates the state of its components at each step."""
+    """A callback that sets the model's training progress and updates the state of its components at each step."""
 
     def __init__(self, model: ZooModel) -> None:
         self.model, self.updating = model, -1
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Begin the step, or repeat it with smaller micro-batches unless the weights' update has begun."""
+        """Begin the step, or repeat it with smaller micro-batches unless the weight update has begun."""
         self.model.step = int(state.timestamp.batch)
         if self.updating == self.model.step:
             raise UserError(
@@ -161,34 +159,34 @@ class Progress(Callback):
         self.model.objective.begin_step()
 
     def after_train_batch(self, state: State, logger: Logger) -> None:
-        """Mark the gradients as complete, before the optimizer's update."""
+        """Mark the gradients as complete, before the optimizer updates the weights."""
         self.updating = self.model.step
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Pass the step's statistics, summed over ranks, to the components that have a state."""
+        """Pass the step's statistics, summed over ranks, to the stateful components."""
         self.model.objective.end_step(sum_over_ranks, int(state.timestamp.batch) / self.model.steps)
 
 
 class SkippedRows(Callback):
-    """A callback that counts the rows skipped in damaged shards since the start of training, as `skipped`."""
+    """A callback that counts the rows skipped in damaged shards since training began, and logs them as `skipped`."""
 
     def __init__(self, message: Callable[[str], None]) -> None:
         self.message, self.count = message, 0
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Count the rows of the global batch without maskable tokens, and warn once if there are any."""
+        """Count the rows without maskable tokens in the global batch, and warn once if there are any."""
         rows = (~state.batch["maskable"].any(1)).sum()
         sum_over_ranks(rows)
         if rows and not self.count:
             self.message(
-                "some training shards are damaged: their rows are skipped, and counted as `skipped` in metrics.jsonl; "
-                "`atat data info FOLDER --full` names the first shard"
+                "some training shards are damaged; their rows are skipped and counted as `skipped` in metrics.jsonl; "
+                "to find the first damaged shard, run `atat data info FOLDER --full`"
             )
         self.count += int(rows)
         logger.log_metrics({"skipped": self.count})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the count, over all ranks."""
+        """Return the count summed over all ranks."""
         return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -197,9 +195,9 @@ class SkippedRows(Callback):
 
 
 def prepare(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the mean number of maskable tokens per row of the global batch, copied for each row so that it can be split.
+    """Add the global batch's mean number of maskable tokens per row, repeated for each row so that it can be split.
 
-    It normalises the loss over the global batch for any number of ranks and micro-batches.
+    This mean normalises the loss over the global batch for any number of ranks and micro-batches.
     """
     mean = batch["maskable"].sum(1).float().mean()
     if dist.get_world_size() > 1:
@@ -215,7 +213,7 @@ def sum_over_ranks(value: Tensor) -> None:
 
 
 def largest_over_ranks(number: int, device: torch.device) -> int:
-    """Return the largest number of any rank; all ranks must call it."""
+    """Return the largest of the numbers of all ranks; all ranks must call this function."""
     if dist.get_world_size() == 1:
         return number
     largest = torch.tensor([number], device=device)

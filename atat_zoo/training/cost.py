@@ -1,10 +1,10 @@
-"""Estimates of the FLOPs, memory, hours and dollars of a training, on GPUs or this CPU (docs/results/scale.md).
+"""Estimates of the FLOPs, memory, hours and dollars that training takes on GPUs or this CPU (docs/results/scale.md).
 
-A step takes three times the FLOPs of its forward pass (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B), and
-twice with LoRA, whose base weights need no gradients. As in PaLM, only matrix products count, including attention, in
-full even with a causal mask; recomputed activations do not count. Unlike in PaLM, the head counts only at the masked
-positions, which need logits. An importance estimator counts in the cost of a training, but not in the utilisation of a
-run, which its time therefore lowers.
+A step takes three times the FLOPs of its forward pass (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B), or twice
+with LoRA, whose base weights need no gradients. As in PaLM, only matrix products are counted; attention is counted in
+full even with a causal mask, and recomputed activations are not counted. Unlike in PaLM, the head is counted only at
+the masked positions, which need logits. The FLOPs of an importance estimator are included in the cost of training but
+not in the utilisation of a run, so the estimator's time lowers the utilisation.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class GPU(NamedTuple):
     memory: float  # GB
 
 
-# By the driver's name of a GPU, less the maker's; a short name means the first of its kind. A name that is not here,
-# such as that of a part of a GPU (MIG), has no peak. NVIDIA's datasheets:
+# Keyed by the driver's name of a GPU without the maker's name; a short name means the first match. A name that is not
+# listed, such as that of a GPU partition (MIG), does not have a peak. From NVIDIA's datasheets:
 GPUS: dict[str, GPU] = {
     # “NVIDIA A100 Tensor Core GPU”
     "A100-SXM4-80GB": GPU(312.0, 80),
@@ -60,7 +60,7 @@ PEAKS = {name: gpu.peak for name, gpu in GPUS.items()}
 
 
 def gpu_named(name: str) -> str:
-    """Return the name in `GPUS` for a short name such as A100, h100 or NVIDIA H100 PCIe; a `UserError` if unknown."""
+    """Return the name in `GPUS` for a short name such as A100, h100 or NVIDIA H100 PCIe."""
     words = _words(name.removeprefix("NVIDIA "))
     exact = [each for each in GPUS if _words(each) == words]
     for each in exact or [each for each in GPUS if words and words <= _words(each)]:
@@ -77,7 +77,7 @@ def _words(name: str) -> set[str]:
 
 
 def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -> float | None:
-    """Return the model FLOPs of a step over the global batch; None for a backbone without a formula.
+    """Return the model FLOPs of a step over the global batch, or None for a backbone without a formula.
 
     `mask_rate` is the fraction of tokens that need logits.
     """
@@ -92,7 +92,7 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
 
 
 def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
-    """Return the peak FLOP/s of a torch device; None if unknown, on a CPU, or without bf16."""
+    """Return the peak FLOP/s of a torch device, or None if it is unknown, on a CPU, or without bf16."""
     if experiment.train.peak_tflops is not None:
         return 1e12 * experiment.train.peak_tflops
     peak = PEAKS.get(device_name(device).removeprefix("NVIDIA ").strip()) if bf16 else None
@@ -102,7 +102,7 @@ def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
 def utilisation(
     experiment: Experiment, vocabulary_size: int, peak: float | None, devices: int, line: dict[str, Any]
 ) -> dict[str, float]:
-    """Return `flops_per_second`, and `utilisation` in [0, 1], for a line of metrics; empty if unknown.
+    """Return `flops_per_second` and `utilisation` (in [0, 1]) for a line of metrics, or an empty dict if unknown.
 
     `peak` is the peak FLOP/s of one device, or None.
     """
@@ -118,24 +118,24 @@ def utilisation(
 
 
 def state(weights: int) -> dict[str, int]:
-    """Return the bytes of weights, gradients and optimizer state in float32; AdamW has two moments per weight."""
+    """Return the bytes of weights, gradients, optimizer state and EMA in float32; AdamW has two moments per weight."""
     return {"weights": 4 * weights, "gradients": 4 * weights, "AdamW": 8 * weights, "EMA": 4 * weights}
 
 
 def buckets(weights: int, gpus: int) -> int:
-    """Return the bytes of DDP's gradient buckets; with Composer's settings, a copy of all gradients."""
+    """Return the bytes of DDP's gradient buckets, which with Composer's settings are a copy of all gradients."""
     return 4 * weights if gpus > 1 else 0
 
 
 def activations(backbone: DiTBackbone, rows: int, length: int, *, compiled: bool) -> int:
-    """Return the bytes of activations that the layers keep for the backward pass, for [rows, length] tokens at once.
+    """Return the bytes of activations that the layers keep for the backward pass over [rows, length] tokens.
 
-    With autocast to bf16 on CUDA, each layer keeps per token, in units of the width D: in float32 the inputs of two
-    norms (normalised if compiled); in bf16 2 for norms, 3 for queries, keys and values, 2 for normalised and rotated
-    queries and keys, 1 for attention, and twice the width of the feed-forward network. Without compilation, it also
-    keeps inputs and outputs of the norm of queries and keys in float32, and a byte per entry of both branches for
-    dropout; compiled, these are recomputed. Statistics of norms and attention are added, and once the activations of
-    the last norm.
+    With autocast to bf16 on CUDA, each layer keeps the following per token, in units of the width D. In float32, it
+    keeps the inputs of two norms (normalised if compiled). In bf16, it keeps 2 for the norms, 3 for queries, keys and
+    values, 2 for normalised and rotated queries and keys, 1 for attention, and twice the width of the feed-forward
+    network. Without compilation, it also keeps the inputs and outputs of the query and key norms in float32, and one
+    byte per entry of both branches for dropout; with compilation, these are recomputed. Each layer also keeps the
+    statistics of its norms and attention. The activations of the last norm are added once.
     """
     layers, width, heads = backbone.shape
     hidden = max(1, int(width * backbone.mlp_ratio))
@@ -146,15 +146,15 @@ def activations(backbone: DiTBackbone, rows: int, length: int, *, compiled: bool
 
 
 def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
-    """Return the bytes of the bf16 copies of the weights that autocast keeps for a step: all matrix products."""
+    """Return the bytes of the bf16 copies of all matrix weights, which autocast keeps for the duration of a step."""
     return 2 * (backbone.matrices + vocabulary_size * backbone.shape[1])
 
 
 def gathered(backbone: DiTBackbone, vocabulary_size: int) -> int:
-    """Return the bytes of gathered weights on a GPU, in addition to its shard.
+    """Return the bytes of gathered weights on a GPU, in addition to those of its shard.
 
-    These are one layer and all weights outside layers, such as the head, in float32 with gradients; and the bf16
-    copies of each layer that autograd keeps for the backward pass.
+    The gathered weights are those of one layer and all weights outside the layers, such as the head, in float32 with
+    gradients, plus the bf16 copies of each layer that autograd keeps for the backward pass.
     """
     layers, width, _ = backbone.shape
     return casts(backbone, vocabulary_size) + 8 * (vocabulary_size * width + backbone.matrices // layers)
@@ -171,10 +171,10 @@ def memory(
     sharded: bool = False,
     compiled: bool,
 ) -> int:
-    """Return the memory of each GPU in bytes, for [rows, tokens] at once and logits at `positions` positions.
+    """Return the memory of each GPU in bytes, for a micro-batch [rows, tokens] with logits at `positions` positions.
 
-    With FSDP each GPU has a shard of weights, gradients, AdamW's state and EMA, and gathers one layer at a time; with
-    DDP it has all of them.
+    With FSDP, each GPU holds a shard of the weights, gradients, AdamW state and EMA, and gathers one layer at a time;
+    with DDP, each GPU holds all of them.
     """
     weights = backbone.weights(vocabulary_size)
     kept = sum(state(weights).values())
@@ -187,10 +187,10 @@ def memory(
 
 
 def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compiled: bool) -> int:
-    """Return the bytes of a chunk of logits on a GPU, of the head's gradient, and of its input with gradient.
+    """Return the bytes of a chunk of logits on a GPU, the head's gradient, and the head's input with its gradient.
 
-    A chunk has three float32 tensors: log-probabilities, their gradient, and that of the logits. Compiled, it has two
-    bf16 tensors: the logits and their gradient.
+    A chunk has three float32 tensors: the log-probabilities, their gradient, and the gradient of the logits. With
+    compilation, it has two bf16 tensors: the logits and their gradient.
     """
     width = backbone.shape[1]
     cut = chunks.cuts(positions, chunks.ON_ACCELERATOR // vocabulary_size)[0]
@@ -200,23 +200,23 @@ def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compile
 
 @attrs.frozen(kw_only=True)
 class Cost:
-    """The estimated cost of a training."""
+    """The estimated cost of a training run."""
 
     gpus: int
-    gpu: str  # of which kind
-    utilisation: float  # the share of their peak that is used
+    gpu: str  # its name in `GPUS`
+    utilisation: float  # fraction of the peak FLOP/s that is used
     weights: int  # of the backbone
-    weights_estimator: int  # of the importance estimator, if the objective has one that learns
+    weights_estimator: int  # of the importance estimator, if the objective trains one
     vocabulary_size: int
-    tokens: int  # of text that it reads, of all steps
-    flops: float  # of the model (docs/results/scale.md), of all steps
-    rows: int  # sequences at once on each GPU
-    memory_compiled: int  # bytes of each GPU, with `train.compile`, and AdamW
-    memory_eager: int  # the same without
-    fits: bool  # as the experiment is compiled, in the memory of each GPU
-    rows_that_fit: int  # the most sequences at once that do, halved until they fit; 0: not one
-    seconds: float  # of the training
-    dollars: float  # of all GPUs for so long
+    tokens: int  # of training text, in all steps
+    flops: float  # of the model (docs/results/scale.md), in all steps
+    rows: int  # sequences per micro-batch on each GPU
+    memory_compiled: int  # bytes on each GPU with `train.compile` and AdamW
+    memory_eager: int  # bytes on each GPU without `train.compile`
+    fits: bool  # whether `rows` fit into the memory of each GPU, with the experiment's `train.compile`
+    rows_that_fit: int  # `rows`, halved until they fit; 0 if not even one fits
+    seconds: float  # of training
+    dollars: float  # for all GPUs during that time
 
 
 def cost(
@@ -231,12 +231,13 @@ def cost(
     """Return the estimated cost of an experiment.
 
     Args:
-        experiment: must have the backbone dit. Half of the tokens count as masked, unless the objective predicts all.
+        experiment: must use the `dit` backbone. Half of the tokens are assumed to be masked, unless the objective
+            predicts all tokens.
         gpus: number of GPUs that share the batch.
-        gpu: a name in `GPUS` or a short one.
-        utilisation: fraction of the peak FLOP/s that is reached.
-        price: in dollars per GPU hour.
-        vocabulary: V, for a tokenizer whose size cannot be determined.
+        gpu: a name in `GPUS` or a short form of one.
+        utilisation: fraction of the peak FLOP/s that training reaches.
+        price: dollars per GPU hour.
+        vocabulary: vocabulary size V, for a tokenizer whose size cannot be determined.
 
     Raises:
         UserError: if the backbone or GPU is not supported, the GPUs do not divide the batch, or V is unknown.
@@ -244,7 +245,7 @@ def cost(
     gpu, spec, length = gpu_named(gpu), experiment.train, experiment.data.length
     backbone, estimator, size = _backbone(experiment), _learned(experiment), _vocabulary_size(experiment, vocabulary)
     if spec.batch_size % gpus:
-        raise UserError(f"--gpus {gpus}: does not divide train.batch_size = {spec.batch_size}; change one of them")
+        raise UserError(f"--gpus {gpus} does not divide train.batch_size = {spec.batch_size}; change one of them")
     read, tokens = experiment.parts["objective"].network_input(experiment)
     at_once = spec.rows_at_once(gpus)
     rows = spec.batch_size // gpus if at_once == "auto" else at_once
@@ -262,7 +263,7 @@ def cost(
     compiled, fitting = spec.compile is not False, rows
     while fitting and memory_of(fitting, compiled) > 1e9 * GPUS[gpu].memory:
         fitting //= 2
-    if at_once == "auto":  # which the training finds out
+    if at_once == "auto":  # training finds this number itself
         rows = fitting or 1
     flops = training_flops(experiment, size)
     seconds = flops / (gpus * 1e12 * GPUS[gpu].peak * utilisation)
@@ -296,7 +297,7 @@ def training_flops(experiment: Experiment, vocabulary_size: int) -> float:
 
 @attrs.frozen
 class CPUCost:
-    """The estimated cost of the optimizer steps of a training on this machine's CPU."""
+    """The estimated cost of the optimizer steps of a training run on this machine's CPU."""
 
     seconds: float
     flops_per_second: float  # measured
@@ -304,14 +305,14 @@ class CPUCost:
 
 
 def cpu_cost(experiment: Experiment, vocabulary: int | None = None) -> CPUCost:
-    """Return the estimated cost of a training on this CPU, from the FLOP/s of a small network (takes seconds).
+    """Return the estimated cost of training on this CPU, based on the FLOP/s of a small network (takes seconds).
 
     The network has the experiment's width, head and length, but only two layers.
     """
     backbone, length, size = _backbone(experiment), experiment.data.length, _vocabulary_size(experiment, vocabulary)
     layers = min(2, backbone.shape[0])
     small = attrs.evolve(cast("Any", backbone), layers=layers, ngram_prior=0, output_bias="none", dropout=0.0)
-    # As many sequences as a batch has, unless that takes more than about a second.
+    # Use as many sequences as a batch has, unless that takes more than about a second.
     row = 3 * small.flops(size, 1, length, length // 2)
     rows = max(1, min(experiment.train.batch_size, round(_MEASURED / row)))
     with torch.random.fork_rng():
@@ -336,13 +337,13 @@ def _backbone(experiment: Experiment) -> DiTBackbone:
     if isinstance(backbone, DiTBackbone):
         return backbone
     raise UserError(
-        "--dry-run: only the backbone 'dit' is supported, and this experiment has "
+        "--dry-run: only the backbone 'dit' is supported, and this experiment uses "
         f"{getattr(backbone, 'name', None)!r}; profile some steps on the device instead: atat train … --profile 20"
     )
 
 
 def _width_read(experiment: Experiment) -> int:
-    """Return how many numbers of a position the importance estimator reads."""
+    """Return how many numbers the importance estimator reads per position."""
     backbone, estimator = _backbone(experiment), _learned(experiment)
     of_hidden = estimator is not None and estimator.reads_hidden
     return backbone.shape[1] * (1 + 2 * backbone.ngram_prior if of_hidden else 1)
@@ -361,7 +362,7 @@ def _share(experiment: Experiment) -> float:
 
 
 def _vocabulary_size(experiment: Experiment, said: int | None) -> int:
-    """Return V: from the parameters of a tokenizer that needs training, otherwise from the tokenizer itself."""
+    """Return V, from the parameters of a tokenizer that needs training, and otherwise from the tokenizer itself."""
     tokenizer = experiment.parts["tokenizer"]
     if said or (said := getattr(tokenizer, "vocabulary_size", None)):
         return int(said)

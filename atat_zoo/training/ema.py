@@ -1,6 +1,7 @@
-"""The EMA of the weights, with which a model is evaluated and saved.
+"""The EMA of the weights, which is used to evaluate and save a model.
 
-torch's `AveragedModel` also copies the buffers, and Composer's `EMA` has a half-life instead of this decay.
+It replaces torch's `AveragedModel`, which also copies the buffers, and Composer's `EMA`, which has a half-life instead
+of this decay.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from atat_zoo.training.sharding import sharded_like, whole
 class MovingAverage(Callback):
     """The EMA of the weights; `swapped` exchanges weights and EMA.
 
-    The decay is min(d, (1 + k)/(10 + k)) at step k, so that the initial weights do not dominate a short training.
+    The decay is min(d, (1 + k)/(10 + k)) at step k, so that the initial weights do not dominate a short run.
     """
 
     def __init__(self, module: nn.Module, decay: float, device: str = "cpu") -> None:
@@ -34,7 +35,7 @@ class MovingAverage(Callback):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Use the EMA in a `with` block, to evaluate and save; afterwards restore the weights."""
+        """Use the EMA as the model's weights in a `with` block, and restore the weights afterwards."""
         self._swap()
         try:
             yield
@@ -53,7 +54,7 @@ class MovingAverage(Callback):
         return {"steps": self.steps, "average": [whole(a).cpu() for a in self.average]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the EMA of a checkpoint."""
+        """Restore the EMA from a checkpoint."""
         self.steps = state["steps"]
         for mine, theirs in zip(self.average, state["average"], strict=True):
             mine.copy_(sharded_like(theirs, mine))

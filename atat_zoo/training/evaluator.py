@@ -1,4 +1,4 @@
-"""Held-out evaluations during training: when they run, on all ranks, and who gets the results, which rank 0 records."""
+"""Held-out evaluations during training: all ranks run them, rank 0 records the results, and callbacks receive them."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from atat_zoo.training.checkpoints import CurrentModel
 
 
 class Evaluator:
-    """Evaluates the bound on held-out text, on all ranks together, and records the results."""
+    """An evaluator of the bound on held-out text; all ranks share the work, and rank 0 records the results."""
 
     def __init__(self, current: CurrentModel, data: Path, folder: RunFolder, device: str) -> None:
         self.current, self.data, self.folder, self.judges = current, data, folder, Judges(device)
@@ -36,7 +36,8 @@ class Evaluator:
         """Evaluate the current model and record the results.
 
         During training, only `train.evaluate_sequences` sequences are used, with the masks of the final evaluation.
-        Rank 0 combines the values of all ranks, using the n-gram model, and sends the results to the others.
+        Rank 0 combines the values of all ranks with those of the n-gram model, and sends the results to the other
+        ranks.
         """
         experiment, context = self.current.experiment, self.current.context
         spec, rank, ranks = experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
@@ -87,7 +88,7 @@ class Evaluator:
         return evaluation
 
     def table(self, rows: Tensor) -> NGramPriorNats | None:
-        """Return the NLL of the n-gram model on some held-out text, with masks that never change."""
+        """Return the NLL of the n-gram model on the chosen held-out sequences, under masks that never change."""
         if len(rows) not in self.tables:
             experiment = self.current.experiment
             self.tables[len(rows)] = measure_ngram_prior(
@@ -110,12 +111,12 @@ class Evaluations(Callback):
         self.every, self.last, self.evaluate = every, last, evaluate
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Evaluate the initial model; a resumed run has this evaluation already."""
+        """Evaluate the initial model; a resumed run already has this evaluation."""
         if not int(state.timestamp.batch):
             log_evaluation(logger, self.evaluate(0))
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Evaluate if due, until the step `last`."""
+        """Evaluate the model if an evaluation is due, up to the step `last`."""
         step = int(state.timestamp.batch)
         if step % self.every == 0 and step <= self.last:
             evaluation = self.evaluate(step)
@@ -127,15 +128,15 @@ class Evaluations(Callback):
 
 
 def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
-    """Log the exponential of each bound (for `nelbo`, the perplexity), and the value of each metric."""
+    """Log the exponential of each bound (the perplexity for `nelbo`) and the value of each metric."""
     found: dict[str, BoundValue | MetricValue] = {**evaluation.bounds, **evaluation.metrics}
     logger.log_metrics({f"{evaluation.split}/{name}": each.value for name, each in found.items()}, evaluation.step)
 
 
 class PatienceStopper(Callback):
-    """A callback that stops after `patience` evaluations without a new best perplexity, also across a resume.
+    """A callback that stops after `patience` evaluations without a new best perplexity, even across resumed runs.
 
-    Composer's `EarlyStopper` reads the metrics of Composer's evaluation loop, which has no bound.
+    Composer's `EarlyStopper` reads metrics from Composer's evaluation loop, which does not compute the bound.
     """
 
     def __init__(self, patience: int) -> None:
@@ -154,9 +155,9 @@ class PatienceStopper(Callback):
             state.stop_training()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best perplexity and the number of evaluations since, for the checkpoint."""
+        """Return the best perplexity and the number of evaluations since then, for the checkpoint."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
+        """Restore the state from a checkpoint."""
         self.best, self.waited = state["best"], state["waited"]

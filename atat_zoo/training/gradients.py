@@ -1,4 +1,4 @@
-"""Muon, and gradient norms and clipping that separate denoiser and importance estimator."""
+"""Muon, and gradient norms and gradient clipping that treat denoiser and importance estimator separately."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +19,9 @@ _ITERATIONS = 5
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, with Muon (Jordan et al., 2024, with their scaling) for the groups with `muon = True`.
+    """AdamW, except that groups with `muon = True` use Muon with the scaling of its authors (Jordan et al., 2024).
 
-    It is one optimizer, because Composer saves only one in a checkpoint.
+    Both are one optimizer because Composer saves only one optimizer in a checkpoint.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **adam: Any) -> None:
@@ -29,10 +29,10 @@ class Muon(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Make a step; see `torch.optim.Optimizer.step`."""
+        """Perform an optimization step, as `torch.optim.Optimizer.step` does."""
         loss = None
         if closure is not None:
-            # Before the groups are separated: a closure clears the gradients of all of them.
+            # Call the closure before the groups are separated, because it clears the gradients of all groups.
             with torch.enable_grad():
                 loss = closure()
         groups = self.param_groups
@@ -54,13 +54,13 @@ class Muon(torch.optim.AdamW):
             state = self.state[weight]
             if not state:
                 state["momentum"] = torch.zeros_like(weight.grad)
-                state["step"] = torch.zeros(())  # AdamW needs it in every state that it loads
+                state["step"] = torch.zeros(())  # AdamW requires a step in every state that it loads
             state["step"] += 1
             average = state["momentum"].lerp_(weight.grad, 1 - momentum)
             # Nesterov: the gradient, moved towards the updated average.
             update = orthogonalise(whole(torch.lerp(weight.grad, average, momentum)))
             weight.mul_(1 - rate * group["weight_decay"])
-            # The step per entry of a tall matrix equals that of a square one of its width.
+            # Per entry, the step of a tall matrix equals that of a square matrix of the same width.
             weight.add_(sharded_like(update, weight), alpha=-rate * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
@@ -71,7 +71,7 @@ def linear_weights(module: nn.Module) -> list[nn.Parameter]:
 
 
 def orthogonalise(matrix: Tensor) -> Tensor:
-    """Return the matrix [m, n] with singular values near 1, by Newton–Schulz iterations in bfloat16."""
+    """Return the matrix [m, n] with its singular values moved close to 1 by Newton–Schulz iterations in bfloat16."""
     tall = matrix.shape[0] > matrix.shape[1]
     x = (matrix.T if tall else matrix).bfloat16()
     x = x / (x.norm() + 1e-7)
@@ -82,7 +82,7 @@ def orthogonalise(matrix: Tensor) -> Tensor:
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return the parameters of the importance estimator, and all others as the denoiser's."""
+    """Return the parameters of the importance estimator as `estimator`, and all other parameters as `denoiser`."""
     parts: dict[str, list[nn.Parameter]] = {"denoiser": [], "estimator": []}
     for name, parameter in model.named_parameters():
         parts["estimator" if "estimator" in name.split(".") else "denoiser"].append(parameter)
@@ -90,7 +90,7 @@ def parameters_by_part(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 
 class ClippingByPart(Algorithm):
-    """An algorithm that clips the gradients of importance estimator and denoiser by their separate norms."""
+    """An algorithm that clips the gradient norms of importance estimator and denoiser separately."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -135,7 +135,7 @@ def _norms(tensor: Tensor) -> Tensor:
 
 
 class NormMonitor(OptimizerMonitor):
-    """Composer's OptimizerMonitor, which logs only the global gradient norm unless `tensors`."""
+    """Composer's OptimizerMonitor, which logs only the global gradient norm unless `tensors` is True."""
 
     def __init__(self, every: int, *, tensors: bool) -> None:
         super().__init__(log_optimizer_metrics=False, batch_log_interval=every)

@@ -1,4 +1,4 @@
-"""Initialise a training with the weights of another run: `init_from`."""
+"""Initialisation of a training run with the weights of another run (`init_from`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from atat_zoo.system.errors import UserError
 
 @attrs.frozen(kw_only=True)
 class InitialWeights:
-    """The final weights of another run, and the hash of their file; a training takes those of shared modules."""
+    """The final weights of another run, and the hash of their file; only the weights of shared modules are copied."""
 
     source: Source
     sha256: str
@@ -33,7 +33,7 @@ class InitialWeights:
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> InitialWeights | None:
-        """Load the run that `init_from` names, before anything is built; None without `init_from`."""
+        """Load the run that `init_from` names before anything is built, or return None without `init_from`."""
         if experiment.init_from is None:
             return None
         source = Source.read(experiment.init_from, "init_from")
@@ -50,7 +50,7 @@ class InitialWeights:
     def again(
         cls, experiment: Experiment, folder: RunFolder, last: Checkpoint | None, message: Callable[[str], object]
     ) -> InitialWeights:
-        """Return the initial weights of an interrupted run without a checkpoint, or of a run with LoRA."""
+        """Return the initial weights of an interrupted run that has no checkpoint or uses LoRA."""
         initial = cls.from_experiment(experiment)
         assert initial is not None
         recorded = folder.initial_weights()
@@ -61,12 +61,12 @@ class InitialWeights:
         elif recorded != initial.sha256:
             raise UserError(
                 f"init_from: {experiment.init_from} no longer has the initial weights of {folder.path}, which "
-                f"{'is trained by LoRA' if last else 'has no checkpoint yet'}; train it again with --overwrite"
+                f"{'is trained with LoRA' if last else 'has no checkpoint yet'}; train it again with --overwrite"
             )
         return initial
 
     def record(self) -> dict[str, Any]:
-        """Return the entry of environment.json."""
+        """Return the entry for environment.json."""
         return {"run": self.source.path, "step": self.source.step, "sha256": self.sha256}
 
     def base(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class InitialWeights:
         return {**self.record(), "path": str(self.source.folder.path.resolve())}
 
     def kept_by(self, objective: nn.Module) -> dict[str, Tensor]:
-        """Return the weights that LoRA leaves unchanged, by their names in the training."""
+        """Return a dict of the weights that LoRA leaves unchanged, from their names during training."""
         return {name: self.weights[plain] for name, plain in of_base(objective).items()}
 
     def load_into(self, objective: nn.Module) -> str:
@@ -98,7 +98,7 @@ class InitialWeights:
             else:
                 fresh.append(f"{part} ({problem})")
         remembering = [name for name, part in objective.named_children() if isinstance(part, StatefulComponent)]
-        fresh += [f"what {part} remembers" for part in remembering]
+        fresh += [f"the state of {part}" for part in remembering]
         if any(
             not torch.equal(counts.cpu(), theirs[name].cpu()) for name, counts in ngram_prior_counts(objective).items()
         ):
@@ -111,10 +111,10 @@ class InitialWeights:
 
 
 def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of each component: the saved state of the backbone, and the trained weights of the others.
+    """Return each component's tensors: the saved state of the backbone, and the trained weights of other components.
 
-    The backbone's n-gram counts are excluded, because each training counts its own text, as are LoRA's matrices, which
-    start at zero.
+    The backbone's n-gram counts are excluded because each training run counts its own text, and LoRA's matrices are
+    excluded because they start at zero.
     """
     counts = ngram_prior_counts(objective)
     state = {
@@ -129,12 +129,12 @@ def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 
 def _misfit(part: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> str:
-    """Return the reason why a component's weights cannot be copied, or an empty text."""
+    """Return the reason why a component's weights cannot be copied, or an empty string."""
     if not any(name.partition(".")[0] == part for name in theirs):
-        return "the run has none"
+        return "the run does not have this component"
     for name, tensor in ours.items():
         if name not in theirs:
-            return f"the run has another one, without {name}"
+            return f"the run has a different component, without {name}"
         if theirs[name].shape != tensor.shape:
             return f"{name} is {list(theirs[name].shape)} there and {list(tensor.shape)} here"
     return ""

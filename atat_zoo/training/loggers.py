@@ -1,11 +1,13 @@
 """Loggers: destinations for training metrics in addition to metrics.jsonl.
 
-`train.loggers` is a list of loggers. They are Composer's, under their usual names and with their usual behaviour on
-several ranks. They receive
+`train.loggers` is a list of Composer's loggers, which keep their usual names and their usual behaviour on several
+ranks. They receive
 
-- `train/…`: the numbers of metrics.jsonl (loss, mask rate and its target, learning rate, the curriculum's strength, …),
-  its stage as `train/stage/NAME` = 1, and mean and standard deviation of the importance, every `train.log_every` steps;
-- histograms of `importance` and `token_loss` of masked tokens, and of `mask_rates`, if the destination supports them;
+- `train/…`: the numbers in metrics.jsonl (loss, mask rate and its target, learning rate, curriculum strength, …), the
+  curriculum's stage as `train/stage/NAME` = 1, and the mean and standard deviation of the importance, every
+  `train.log_every` steps;
+- histograms of the `importance` and `token_loss` of masked tokens and of `mask_rates`, if the destination supports
+  histograms;
 - `validation/…`: the exponential of each bound; `validation/nelbo` is the perplexity;
 - the metrics of the callbacks.
 """
@@ -25,22 +27,23 @@ if TYPE_CHECKING:
 
 
 class Logger(Protocol):
-    """The interface of logger components; `package` is as in `Optimizer`."""
+    """The interface of logger components; `package` has the same meaning as in `Optimizer`."""
 
     def build(self, folder: Path) -> LoggerDestination:
-        """Return Composer's destination, which gets histograms if it has a method `log_histogram(name, values, step)`.
+        """Return an instance of Composer's `LoggerDestination`.
 
-        It may write to `folder`, in the run folder, which is kept on resume.
+        It receives histograms if it has a method `log_histogram(name, values, step)`. It may write to `folder`, a
+        folder inside the run folder that is kept when the run is resumed.
         """
 
 
 @component
 class FileLogger(Logger):
-    """Composer's FileLogger: a text file per rank in the run's folder `logs`, and a new one after each resume."""
+    """Composer's FileLogger: one text file per rank in the run's `logs` folder, and a new file after each resume."""
 
     name = "file"
     summary = "text file in the run folder"
-    flush_every: int = param(10, help="steps between flushes to disk", ge=1)
+    flush_every: int = param(10, help="number of steps between flushes to disk", ge=1)
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
@@ -53,12 +56,12 @@ class FileLogger(Logger):
 
 @component
 class TensorBoardLogger(Logger):
-    """Composer's TensorboardLogger: event files in the folder `logs` of the run. Needs `atat-zoo[tensorboard]`."""
+    """Composer's TensorboardLogger: event files in the run's `logs` folder. Requires `atat-zoo[tensorboard]`."""
 
     name = "tensorboard"
     summary = "TensorBoard event files"
     package = ("tensorboard", "atat-zoo[tensorboard]")
-    flush_every: int = param(100, help="steps between flushes to disk", ge=1)
+    flush_every: int = param(100, help="number of steps between flushes to disk", ge=1)
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
@@ -69,15 +72,15 @@ class TensorBoardLogger(Logger):
 
 @component
 class WandbLogger(Logger):
-    """Composer's WandBLogger: Weights & Biases, with the account that `wandb login` set. Needs `atat-zoo[wandb]`."""
+    """Composer's WandBLogger: Weights & Biases, with the account of `wandb login`. Requires `atat-zoo[wandb]`."""
 
     name = "wandb"
     summary = "Weights & Biases"
     package = ("wandb", "atat-zoo[wandb]")
-    project: str = param("atat-zoo", help="project")
-    entity: str | None = param(None, help="user or team; default: the account's own")
-    group: str | None = param(None, help="group of runs")
-    tags: tuple[str, ...] = param((), help="tags")
+    project: str = param("atat-zoo", help="W&B project")
+    entity: str | None = param(None, help="W&B user or team (default: that of the account)")
+    group: str | None = param(None, help="W&B group of the run")
+    tags: tuple[str, ...] = param((), help="W&B tags of the run")
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
@@ -94,13 +97,13 @@ class WandbLogger(Logger):
 
 @component
 class MLflowLogger(Logger):
-    """Composer's MLFlowLogger. Needs `atat-zoo[mlflow]`."""
+    """Composer's MLFlowLogger. Requires `atat-zoo[mlflow]`."""
 
     name = "mlflow"
     summary = "MLflow, on a server or in the run folder"
     package = ("mlflow", "atat-zoo[mlflow]")
     experiment: str = param("atat-zoo", help="MLflow experiment name")
-    tracking_uri: str | None = param(None, help="tracking server; default: the folder `logs` of the run")
+    tracking_uri: str | None = param(None, help="MLflow tracking server (default: the run's `logs` folder)")
 
     @override
     def build(self, folder: Path) -> LoggerDestination:

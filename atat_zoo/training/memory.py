@@ -1,4 +1,4 @@
-"""Check a training's device and memory beforehand; measure peak memory; release memory."""
+"""Checks of device and memory before training, measurement of peak memory, and release of memory."""
 
 import atexit
 import ctypes
@@ -26,10 +26,10 @@ from atat_zoo.system.machine import lacking, require
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 
-# Composer's names of the kinds of devices that it trains on.
+# Composer's names for the device types that it supports.
 COMPOSER = {"cpu": "cpu", "cuda": "gpu", "mps": "mps"}
-# Composer 0.32 writes the name of the processor into its checkpoints, and starts another Python to find it, which takes
-# 1.5 s in every training. It has no setting for that, so its function is replaced, which mypy does not expect.
+# Composer 0.32 writes the processor's name into its checkpoints, and starts a second Python process to find the name,
+# which takes 1.5 s in every run. No setting prevents this, so the function is replaced, which mypy does not expect.
 collect_env.get_cpu_model = processor  # type: ignore[assignment]
 
 
@@ -38,7 +38,7 @@ def device_of(wanted: str) -> str:
     if wanted == "gpu" and not torch.accelerator.is_available():
         raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
     if wanted == SPREAD:
-        raise UserError(f'train.device = "{SPREAD}": a training needs the whole model on one device; use "auto"')
+        raise UserError(f'train.device = "{SPREAD}": training needs the whole model on one device; use "auto"')
     try:
         device = torch.device(torch_device(wanted))
     except UserError as error:
@@ -51,12 +51,12 @@ def device_of(wanted: str) -> str:
         raise UserError(f"{problem}; use one of {known}")
     if device.index is not None:
         which = ", and choose GPUs with the environment variable CUDA_VISIBLE_DEVICES" * (device.type == "cuda")
-        raise UserError(f'train.device = "{wanted}": a process uses the GPU of its rank; use "gpu"{which}')
+        raise UserError(f'train.device = "{wanted}": each process uses the GPU of its rank; use "gpu"{which}')
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device.type == "cuda" else device.type
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:
-    """Raise a `UserError` for ranks that do not divide lanes and batch, for sizes, and for what this machine lacks."""
+    """Raise a `UserError` if ranks do not divide lanes or batch, a size is unusable, or the machine lacks something."""
     spec = experiment.train
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
         if value % ranks:
@@ -72,8 +72,8 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
 
 
 def compiles(wanted: bool | Literal["auto"], device: str | torch.device) -> bool:
-    """Return whether a training on a device is compiled, given `train.compile`."""
-    # On a CPU the C++ compiler takes minutes, and a step hardly becomes shorter; on others it was not tried.
+    """Return whether training on a device is compiled, given the value of `train.compile`."""
+    # On a CPU the C++ compiler takes minutes and hardly shortens a step; on other devices compilation is untested.
     return torch.device(device).type == "cuda" if wanted == "auto" else wanted
 
 
@@ -85,7 +85,7 @@ def _require_compiler() -> None:
         get_cpp_compiler()
     except InvalidCxxCompiler:
         raise UserError(
-            "train.compile needs a C++ compiler, and none was found; install one such as g++, set the environment "
+            "train.compile needs a C++ compiler, but none was found; install one such as g++, set the environment "
             "variable CXX, or set train.compile = false"
         ) from None
 
@@ -99,15 +99,16 @@ def _require_activations(experiment: Experiment, ranks: int) -> None:
     if shape is None:
         return
     layers, width, _ = shape
-    size = 4 * layers * width * rows * experiment.data.length  # its input in float32, at the least
+    size = 4 * layers * width * rows * experiment.data.length  # at least the layers' inputs in float32
     require(size, f"computing {rows} sequences at once", "activations", "lower train.microbatch_size")
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc reuse freed memory for large blocks; return False if the allocator is not glibc's.
+    """Make glibc reuse freed memory for large blocks, and return False if the allocator is not glibc's.
 
-    Each step allocates and frees the same large tensors. By default glibc maps each one again, and the page faults
-    cost up to a third of a step (`python -m benchmarks importance_overhead`, also with `--default-memory`).
+    Each step allocates and frees the same large tensors. By default, glibc maps each tensor anew, and the page faults
+    take up to a third of a step (compare `python -m benchmarks importance_overhead` with and without
+    `--default-memory`).
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -121,17 +122,18 @@ def keep_freed_memory() -> bool:
 def forget_old_shapes() -> None:
     """Limit oneDNN's cache to the kernels of 64 shapes instead of 1,024, unless the environment sets a limit.
 
-    Must run before oneDNN's first use. The number of masked positions, and so the shapes, change at every step, so the
-    memory of a training on a CPU would grow for a thousand steps. Recreating kernels takes no measurable time (`python
-    -m benchmarks growth`).
+    Call this function before oneDNN is first used. The number of masked positions, and therefore the shapes, change at
+    every step, so the memory used by training on a CPU would otherwise grow for a thousand steps. Recreating kernels
+    takes no measurable time (`python -m benchmarks growth`).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far in bytes, of torch's allocator on a GPU, otherwise of this process's resident set.
+    """Return the peak memory in bytes so far: of torch's allocator on a GPU, otherwise of this process's resident set.
 
-    It excludes loader workers and other processes, and on a GPU the CUDA context. Apple's GPUs report no peak.
+    The peak excludes loader workers and other processes, and on a GPU also the CUDA context. Apple's GPUs do not report
+    a peak.
     """
     if (allocated := devices.peak_memory(device)) is not None:
         return allocated
@@ -141,16 +143,17 @@ def peak_memory(device: torch.device) -> int:
 
 
 class ZooTrainer(Trainer):
-    """Composer's trainer, without repeating a batch after its optimizer step, and without reading a loss before it.
+    """Composer's trainer, except that it neither repeats a batch after its optimizer step nor reads a loss before it.
 
-    With automatic micro-batches, Composer 0.32 halves them and repeats the batch when memory runs out, and also after
-    two batches in which the allocator had to free memory, although the second one has made its optimizer step. Here
-    the second batch is not repeated; only later batches use halved micro-batches.
+    With automatic micro-batches, Composer 0.32 halves them and repeats the batch when memory runs out. It does the same
+    after two consecutive batches in which the allocator had to free memory, although the optimizer step of the second
+    batch has already been made. Here the second batch is not repeated, and only later batches use the halved
+    micro-batches.
     """
 
     @property
     def num_consecutive_thrashes(self) -> int:
-        """Consecutive batches that had to free memory; never two, at which Composer repeats the last batch."""
+        """Number of consecutive batches that had to free memory; never two, after which Composer repeats a batch."""
         return self._thrashes
 
     @num_consecutive_thrashes.setter
@@ -162,14 +165,14 @@ class ZooTrainer(Trainer):
 
     @override
     def _use_closures(self) -> bool:
-        # A closure returns the loss as a number: the host would wait for the gradients, and begin the update only then.
+        # A closure returns the loss as a number, so the host would wait for the gradients before it begins the update.
         return False
 
 
 def let_go(trainer: Trainer) -> None:
     """Release a closed trainer and its model, which Composer 0.32 and torch 2.7 would keep until the process ends."""
-    atexit.unregister(trainer.engine._close)  # a function of no instance
-    # A cache of the names of weights, whose keys are models; other versions of torch may have none.
+    atexit.unregister(trainer.engine._close)  # a static method
+    # A cache of weight names whose keys are models; other versions of torch may not have it.
     clear = getattr(getattr(state_dict, "_get_fqns", None), "cache_clear", None)
     if clear is not None:
         clear()

@@ -1,4 +1,4 @@
-"""Write the lines of metrics.jsonl, and send metrics to the loggers."""
+"""The writer of metrics.jsonl, which also sends the metrics to the loggers."""
 
 import math
 import time
@@ -17,7 +17,7 @@ from atat_zoo.training.checkpoints import stop
 from atat_zoo.training.composer_model import ZooModel, device_of_state, largest_over_ranks
 from atat_zoo.training.memory import peak_memory
 
-# Prefixes of the metrics that Composer and the zoo log, as opposed to callbacks.
+# Prefixes of the metrics that Composer and the zoo log themselves, in contrast to those from callbacks.
 _CLOCKS = tuple(f"time/{unit}" for unit in ("iteration", "epoch", "batch", "sample", "token"))
 _OWN = ("train/", "validation/", "test/", "trainer/", "loss/", *_CLOCKS)
 
@@ -29,7 +29,7 @@ class CallbackValues(LoggerDestination):
         self.values: dict[str, float | None] = {}
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Add numbers; a non-finite one becomes None, for JSON."""
+        """Add numbers; a non-finite number becomes None, because JSON cannot express it."""
         numbers = {name: float(value) for name, value in metrics.items() if not name.startswith(_OWN)}
         self.values |= {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
@@ -55,7 +55,7 @@ class TensorBoardDestination(TensorboardLogger):
     """TensorBoard with histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """Log `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
+        """Log this rank's `values`, float32 [N] on the CPU, after optimizer step `step`."""
         if self.writer is not None and dist.get_global_rank() == 0:
             self.writer.add_histogram(name, values, global_step=step)
 
@@ -64,7 +64,7 @@ class WandbDestination(WandBLogger):
     """Composer's Weights & Biases logger with histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """Log `values` as `TensorBoardDestination` does."""
+        """Log `values` in the same way as `TensorBoardDestination`."""
         if dist.get_global_rank() == 0:
             import wandb
 
@@ -72,10 +72,10 @@ class WandbDestination(WandBLogger):
 
 
 class MetricsWriter(Callback):
-    """A callback that writes to metrics.jsonl and to the loggers, and stops at a non-finite loss.
+    """A callback that writes metrics to metrics.jsonl and the loggers, and stops training at a non-finite loss.
 
     `loss` is the mean over all ranks and the optimizer steps since the previous line. Composer has already copied each
-    step's loss to the host, so the sum costs nothing. The other numbers belong to the step of the line.
+    step's loss to the host, so summing the losses costs nothing. All other numbers belong to the step of the line.
     """
 
     def __init__(
@@ -93,25 +93,25 @@ class MetricsWriter(Callback):
         self.utilisation = utilisation
         self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
         self.losses: list[float] = []  # of the steps since the last line
-        self.every = every  # steps from an evaluation with metrics to the next one; 0 without
-        self.line: dict[str, Any] | None = None  # of the step that has just ended
-        self.metrics: dict[str, float | None] = {}  # of an evaluation after it
+        self.every = every  # steps between evaluations with metrics; 0 if metrics are not evaluated
+        self.line: dict[str, Any] | None = None  # the line of the step that has just ended
+        self.metrics: dict[str, float | None] = {}  # from an evaluation after this step
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Start the counts at the step where the training continues."""
+        """Start the counts at the step where training resumes."""
         self.tokens = int(state.timestamp.token)
-        # The peak of a run includes the time before it was continued.
-        lines = self.folder.read_metrics(damaged=True)  # another rank may read before they are cut
+        # The peak of a run includes the time before it was resumed.
+        lines = self.folder.read_metrics(damaged=True)  # another rank may read the lines before they are cut
         self.peak = max((int(line.get("peak_memory", 0)) for line in lines), default=0)
-        reset_peak_memory(device_of_state(state))  # of another training in this process
+        reset_peak_memory(device_of_state(state))  # of an earlier training run in this process
 
     def batch_start(self, state: State, logger: Logger) -> None:
-        """Start the timer, so that an evaluation between two steps does not count."""
+        """Start the timer here, so that the time of an evaluation between two steps is not counted."""
         self.began = time.perf_counter()
         self.line, self.metrics = None, {}
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Check the loss; write a line every `log_every` steps, and at each evaluation that has metrics."""
+        """Check the loss, and prepare a line every `log_every` steps and at each evaluation that has metrics."""
         step = int(state.timestamp.batch)
         self.busy += time.perf_counter() - self.began
         loss = float(state.total_loss_dict["loss/train/total"])
@@ -136,7 +136,7 @@ class MetricsWriter(Callback):
         }
         self.busy, self.tokens, self.losses = 0.0, tokens, []
         line |= self.utilisation(line)
-        if self.spec.loggers:  # which have had the values of callbacks from these
+        if self.spec.loggers:  # the callbacks have already sent their values to the loggers
             self._log(logger, line, step)
         if self.values:
             line |= self.values.take()
@@ -156,13 +156,13 @@ class MetricsWriter(Callback):
         return {"losses": self.losses}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the interval."""
+        """Restore the losses since the last line."""
         self.losses = [*state["losses"]]
 
     def _log(self, logger: Logger, line: dict[str, Any], step: int) -> None:
         curves = line | self.model.meters.details()
         curves[f"stage/{curves.pop('stage')}"] = 1
-        for name in ("step", "mask_rates"):  # the rates drawn are a histogram, as below
+        for name in ("step", "mask_rates"):  # the mask rates are logged as a histogram below
             curves.pop(name, None)
         logger.log_metrics({f"train/{name}": value for name, value in curves.items() if value is not None}, step)
         for destination in logger.destinations:
@@ -171,7 +171,7 @@ class MetricsWriter(Callback):
                     draw(f"train/{name}", values, step)
 
     def _peak(self, state: State) -> int:
-        """Return the peak memory over all ranks so far, in bytes; all ranks must call it."""
+        """Return the largest peak memory of any rank so far, in bytes; all ranks must call this method."""
         device = device_of_state(state)
         self.peak = largest_over_ranks(max(self.peak, peak_memory(device)), device)
         return self.peak

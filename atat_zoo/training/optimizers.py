@@ -1,6 +1,6 @@
 """Optimizers, with parameters in `[optimizer]`.
 
-Weight decay applies to matrices only, not to gains and biases.
+Weight decay applies only to matrices, not to gains and biases.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 class Optimizer(Protocol):
     """The interface of optimizer components.
 
-    `package` names an optional dependency: its module, and the requirement to install.
+    `package` names an optional dependency: its module and the requirement to install.
     """
 
-    #: whether its steps are the same where each rank has a part of every parameter, torch's `DTensor`
-    #: (`train.sharding`): an entry's step depends on that entry alone, or it asks for what the other ranks have
+    #: whether its steps are the same when each rank holds only a shard of every parameter, torch's `DTensor`
+    #: (`train.sharding`): the step of an entry depends only on that entry, or the optimizer gathers the other shards
     shardable: ClassVar[bool] = False
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's optimizer for the parameters of `model` that require gradients, each in one group.
+        """Return torch's optimizer for the parameters of `model` that require gradients, each in exactly one group.
 
-        The learning rate of each group is its peak. `state_dict` and `load_state_dict` must restore the state bit for
-        bit, so that a run can be resumed.
+        The learning rate of each group is its peak learning rate. `state_dict` and `load_state_dict` must restore the
+        state bit for bit, so that a run can be resumed.
         """
 
 
 def groups(model: nn.Module, weight_decay: float, without: Container[int] = ()) -> list[dict[str, Any]]:
-    """Return the parameter groups: matrices, with weight decay, except those with an `id` in `without`; vectors."""
+    """Return two parameter groups: matrices with weight decay, except those whose `id` is in `without`, and vectors."""
     trained = [p for p in model.parameters() if p.requires_grad]
     both = (
         {"params": [p for p in trained if p.ndim >= 2 and id(p) not in without], "weight_decay": weight_decay},
@@ -54,7 +54,7 @@ class AdamWOptimizer(Optimizer):
     shardable = True
     learning_rate: float = param(1e-4, help="peak learning rate", gt=0)
     betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
+    weight_decay: float = param(0.0, help="weight decay, applied only to matrices", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's fused AdamW."""
@@ -77,7 +77,7 @@ class MuonOptimizer(Optimizer):
     learning_rate: float = param(1e-4, help="peak learning rate of AdamW", gt=0)
     muon_learning_rate: float = param(0.02, help="peak learning rate of Muon", gt=0)
     betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂ of AdamW", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
+    weight_decay: float = param(0.0, help="weight decay, applied only to matrices", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return one optimizer that combines Muon and AdamW."""
@@ -93,13 +93,13 @@ class MuonOptimizer(Optimizer):
 
 @component
 class AdafactorOptimizer(Optimizer):
-    """Adafactor (Shazeer & Stern, 2018) as in torch: second moments factored into a row and a column per matrix."""
+    """Adafactor (Shazeer & Stern, 2018) as in torch; it factors second moments into a row and a column per matrix."""
 
     name = "adafactor"
     summary = "Adafactor: second moments factored into a row and a column per matrix"
     refs = ("arXiv:1804.04235",)
     learning_rate: float = param(1e-2, help="peak learning rate, relative to the scale of each weight", gt=0)
-    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
+    weight_decay: float = param(0.0, help="weight decay, applied only to matrices", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's Adafactor."""
@@ -112,7 +112,7 @@ class AdafactorOptimizer(Optimizer):
 class LionOptimizer(Optimizer):
     """Lion (Chen et al., 2023): each weight changes by the learning rate times the sign of a momentum.
 
-    Needs `pip install 'atat-zoo[lion]'`. Its authors recommend a third to a tenth of AdamW's learning rate.
+    Requires `pip install 'atat-zoo[lion]'`. Its authors recommend a third to a tenth of AdamW's learning rate.
     """
 
     name = "lion"
@@ -121,7 +121,7 @@ class LionOptimizer(Optimizer):
     package = ("lion_pytorch", "atat-zoo[lion]")
     learning_rate: float = param(3e-5, help="peak learning rate", gt=0)
     betas: tuple[float, float] = param((0.9, 0.99), help="β₁ and β₂", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
+    weight_decay: float = param(0.0, help="weight decay, applied only to matrices", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return lion-pytorch's Lion."""

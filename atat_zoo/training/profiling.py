@@ -1,4 +1,4 @@
-"""Profile training steps: a table by phase, a table by operation, and a trace for chrome://tracing.
+"""A profiler of training steps, with a table of phases, a table of operations, and a trace for chrome://tracing.
 
 RUN/profile/trace.json   all operations of the profiled steps, for Perfetto or Chrome
 RUN/profile/steps.json   seconds of each phase, step by step
@@ -17,8 +17,8 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 from atat_zoo.experiment.runs import write_json
 from atat_zoo.system.devices import synchronize
 
-WARM = 3  # steps before the first that is profiled: they allocate, and compile
-# What ends with an event of Composer's, which updates the weights after `after_train_batch`.
+WARM = 3  # steps before the first profiled step, in which memory is allocated and code is compiled
+# The phase that ends with each of Composer's events. Composer updates the weights after `after_train_batch`.
 PHASES = {
     "after_dataloader": "waiting for data",
     "before_forward": "between phases",
@@ -32,16 +32,16 @@ _OPERATIONS = 12
 
 
 class Profile(Callback):
-    """A callback that profiles N steps after the first `WARM`, and writes the results; the training continues.
+    """A callback that profiles `steps` steps after the first `WARM` and writes the results, while training continues.
 
-    While profiling, it waits for the device at the end of each phase, so that times are attributed to the right phase;
-    this makes a step slightly slower.
+    During profiling, the callback waits for the device at the end of each phase so that times are attributed to the
+    right phase, which makes a step slightly slower.
     """
 
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder, self.steps, self.done = folder, steps, 0
         self.rows: list[dict[str, float]] = []
-        self.operations: list[tuple[str, float, int]] = []  # name, its own seconds, calls
+        self.operations: list[tuple[str, float, int]] = []  # name, self time in seconds, calls
         self._since = 0.0
         self._gpu, self._device = False, torch.device("cpu")
 
@@ -70,7 +70,7 @@ class Profile(Callback):
             self._profiler.step()
 
     def fit_end(self, state: State, logger: Logger) -> None:
-        """Stop the profiler if the training was shorter than the profile."""
+        """Stop the profiler if training ended before the profile was complete."""
         if self.done < WARM + self.steps:
             self._profiler.on_trace_ready = None
             self._profiler.stop()
@@ -86,11 +86,13 @@ class Profile(Callback):
         write_json(self.folder / "steps.json", {"phases": self.rows, "operations": self.operations[:_OPERATIONS]})
 
     def lines(self) -> list[str]:
-        """Return the two tables as lines of text; one line if the training was too short."""
+        """Return the two tables as lines of text, or a single line if training was too short."""
         if not self.operations:
-            return [f"nothing was profiled: it needs {WARM} warm-up steps and {self.steps} more, {self.done} ran"]
+            return [
+                f"nothing was profiled: {WARM} warm-up steps and {self.steps} more are needed, but only {self.done} ran"
+            ]
         total = statistics.fmean(sum(row.values()) for row in self.rows)
-        found = [f"one step takes {1000 * total:.1f} ms, mean of {len(self.rows)}:"]
+        found = [f"one step takes {1000 * total:.1f} ms (mean of {len(self.rows)} steps):"]
         for phase in dict.fromkeys(PHASES.values()):
             seconds = statistics.fmean(row[phase] for row in self.rows)
             found.append(f"  {phase:<30}{1000 * seconds:>10.1f} ms{seconds / total:>8.1%}")
@@ -98,7 +100,7 @@ class Profile(Callback):
         found.append("operations, by self time:")
         for name, seconds, calls in self.operations[:_OPERATIONS]:
             each = 1000 * seconds / len(self.rows)
-            found.append(f"  {name[:44]:<46}{each:>8.1f} ms a step{seconds / everything:>8.1%}{calls:>8} calls")
+            found.append(f"  {name[:44]:<46}{each:>8.1f} ms/step{seconds / everything:>8.1%}{calls:>8} calls")
         return [*found, f"open the trace {self.folder / 'trace.json'} in https://ui.perfetto.dev"]
 
     def _now(self) -> float:
@@ -112,10 +114,10 @@ def activities(gpu: bool) -> list[ProfilerActivity]:
 
 
 def operations(profiler: Any, gpu: bool) -> list[tuple[str, float, int]]:
-    """Return name, self time in seconds and calls of each operation of a torch profiler, or of each GPU kernel."""
+    """Return the name, self time in seconds and number of calls of each operation, or on a GPU of each kernel."""
     found = []
     for average in profiler.key_averages():
-        # On a GPU its kernels: the operators that start them have the same time once more.
+        # On a GPU, only kernels: the operators that launch them report the same time again.
         if average.device_type == (DeviceType.CUDA if gpu else DeviceType.CPU):
             if average.is_user_annotation and (gpu or average.key.startswith("ProfilerStep")):
                 continue

@@ -1,4 +1,4 @@
-"""Resume a run: load its checkpoint, check its experiment, and change its number of steps."""
+"""Resumption of a run: choose its checkpoint, check its experiment, and change its number of steps."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,18 +15,18 @@ from atat_zoo.experiment.runs.run_folder import Checkpoint
 from atat_zoo.system import atomic_files, parsing
 from atat_zoo.system.errors import UserError, clip
 
-# What a run may change when it goes on.
+# The keys that a resumed run may change.
 CHANGEABLE = ("train.steps",)
 
 
 def resume_from(
     folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object], step: int | None = None
 ) -> tuple[Experiment, Checkpoint | None]:
-    """Return the experiment of a locked run with overrides, and its checkpoint of a step, or the newest one.
+    """Return the experiment of a locked run after overrides, and its checkpoint at `step` or its newest checkpoint.
 
     The run continues as if it had been started with the overrides. Therefore a schedule, like any component that
-    follows the training's progress, has `extends(done, steps, more)`: whether the first `done` + 1 rates are the same
-    for trainings of `steps` and `more` steps.
+    depends on training progress, has a method `extends(done, steps, more)`, which returns whether its first `done` + 1
+    rates are the same when training for `steps` steps and for `more` steps.
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in CHANGEABLE:
@@ -39,8 +39,8 @@ def resume_from(
     steps, last = experiment.train.steps, folder.last_checkpoint(step)
     if last is None and step is not None:
         there = ", ".join(str(int(note.stem[5:])) for note in sorted(folder.checkpoints.glob("step-*.json")))
-        choose = f"choose one of these steps: {there}" if there else "it has none yet; omit --step"
-        raise UserError(f"--step {step}: {folder.path} has no complete checkpoint of this step; {choose}")
+        choose = f"choose one of these steps: {there}" if there else "it has no checkpoint yet; omit --step"
+        raise UserError(f"--step {step}: {folder.path} has no complete checkpoint at this step; {choose}")
     if last is None:
         if steps == recorded.train.steps:
             return experiment, None
@@ -51,13 +51,14 @@ def resume_from(
     if steps != trained.train.steps:
         if steps <= last.step:
             raise UserError(
-                f"train.steps = {steps}: {folder.path} has already made {last.step} steps; choose a larger number"
+                f"train.steps = {steps}: {folder.path} has already been trained for {last.step} steps; "
+                "choose a larger number"
             )
         _check_extends(experiment, folder, last.step, trained.train.steps)
     differences = list(changes(trained.to_table(), experiment.to_table()))
     if kept := [str(change) for change in differences if not change.free and change.key not in CHANGEABLE]:
         raise UserError(
-            f"{folder.resolved} differs from the experiment of the checkpoint of step {last.step} "
+            f"{folder.resolved} differs from the experiment of the checkpoint at step {last.step} "
             f"({clip(', '.join(kept))}); restore it, or train from the beginning in another folder"
         )
     if differences:
@@ -66,14 +67,14 @@ def resume_from(
 
 
 def _check_extends(experiment: Experiment, folder: RunFolder, done: int, old: int) -> None:
-    """Raise a `UserError` if a component's first `done` of `old` steps would differ in a training of another length."""
+    """Raise a `UserError` if a component's first `done` of `old` steps depend on the total number of steps."""
     new = experiment.train.steps
     for kind in experiment.kinds:
         part: Any = experiment.parts[kind]
         extends = getattr(part, "extends", None)
         if not (extends(done, old, new) if extends else kind != "schedule"):
             raise UserError(
-                f"train.steps = {new}: after {done} of {old} steps, {folder.path} differs from a training of {new} "
+                f"train.steps = {new}: after {done} of {old} steps, {folder.path} differs from a run of {new} "
                 f"steps, because {kind} {part.name!r} depends on the number of steps; start another run with "
                 f"init_from={folder.path}"
             )
@@ -91,7 +92,7 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
     changed = [*before.get("changed", [])]
     if not changed or {**changed[-1], "when": ""} != {**change, "when": ""}:  # else it was killed after this line
         write_json(folder.environment, {**before, "changed": [*changed, change]})
-    # The final model is final no longer; that of the checkpoint stays.
+    # The final model is no longer final; the checkpoint's model is kept.
     atomic_files.discard(folder.model)
     write_text(folder.resolved, experiment.to_toml())
 
@@ -99,7 +100,7 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
 def cut_back(
     folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], message: Callable[[str], object]
 ) -> Path | None:
-    """Return the path of the checkpoint of an interrupted run, after cutting its metrics back to that step."""
+    """Return the checkpoint path of an interrupted run, after deleting its metrics of later steps."""
     if dist.get_global_rank() == 0:
         if last and (later := folder.drop_later(last.step)):
             message(f"deleted the checkpoints after step {last.step}: {', '.join(map(str, later))}")
@@ -109,8 +110,8 @@ def cut_back(
         changed = [f"{key} {began[key]} is now {now}" for key, now in computes.items() if began.get(key, now) != now]
         if not began.keys() >= computes.keys():
             message(
-                f"{folder.environment} does not record {', '.join(computes)} of the run; if they have changed, the "
-                "final weights differ slightly"
+                f"{folder.environment} does not record {', '.join(computes)} of the run; if any of these has changed, "
+                "the final weights differ slightly"
             )
         if changed:
             message(f"the resumed run will not be bit-for-bit reproducible: {', '.join(changed)}")

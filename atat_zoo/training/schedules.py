@@ -1,6 +1,7 @@
-"""Schedules: the learning rate at each step, as a fraction of the peak, with parameters in `[schedule]`.
+"""Learning-rate schedules, with parameters in `[schedule]`; each gives the rate at a step as a fraction of the peak.
 
-All built-in schedules begin with a linear warmup, followed by a function of the completed fraction of the other steps.
+All built-in schedules begin with a linear warmup, followed by a function of the completed fraction of the remaining
+steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Schedule(Protocol):
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """Return torch's scheduler, stepped after each of `steps`; each group of the optimizer has its peak rate."""
 
-    # A run goes on with another number of steps only if its schedule has `extends`; see `continued` in resumption.py.
+    # A run can resume with a different number of steps only if its schedule has `extends`; see resumption.py.
 
 
 def _half_cosine(done: float) -> float:
@@ -33,16 +34,16 @@ def _half_cosine(done: float) -> float:
 
 @component_base
 class WarmedSchedule(Schedule):
-    """A schedule with a linear warmup over `warmup_steps`, starting at 1/warmup_steps of the peak, then `share`."""
+    """A schedule with a linear warmup over `warmup_steps`, from 1/warmup_steps of the peak, followed by `share`."""
 
-    warmup_steps: int = param(100, help="linear warmup steps", ge=0)
+    warmup_steps: int = param(100, help="number of linear warmup steps", ge=0)
 
     @abstractmethod
     def share(self, done: float) -> float:
-        """Return the fraction of the peak when a fraction `done` of the steps after warmup is done, both in [0, 1]."""
+        """Return the fraction of the peak, in [0, 1], after a fraction `done`, in [0, 1], of the steps after warmup."""
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the fraction of the peak at a step of `steps`, including warmup."""
+        """Return the fraction of the peak at step `step` of `steps`, including warmup."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         return self.share(min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps)))
@@ -54,13 +55,13 @@ class WarmedSchedule(Schedule):
         return LambdaLR(optimizer, lambda step: self.rate(step, steps))
 
     def extends(self, done: int, steps: int, more: int) -> bool:
-        """Return whether the first `done` + 1 rates are the same for trainings of `steps` and of `more` steps."""
+        """Return whether the first `done` + 1 rates are the same when training for `steps` and for `more` steps."""
         return all(self.rate(step, steps) == self.rate(step, more) for step in range(done + 1))
 
 
 @component
 class ConstantSchedule(WarmedSchedule):
-    """Constant learning rate after warmup."""
+    """A constant learning rate after warmup."""
 
     name = "constant"
     summary = "constant learning rate after warmup"
@@ -78,7 +79,7 @@ class FallingSchedule(WarmedSchedule):
 
     @abstractmethod
     def left(self, done: float) -> float:
-        """Return the remaining fraction of the decay, from 1 to 0, when the fraction `done` of the steps is done."""
+        """Return the remaining fraction of the decay, from 1 to 0, when a fraction `done` of the steps is completed."""
 
     @override
     def share(self, done: float) -> float:
@@ -112,12 +113,12 @@ class LinearSchedule(FallingSchedule):
 
 @component
 class WarmupStableDecaySchedule(FallingSchedule):
-    """The peak for most of the training, then linear decay to the final rate (Hu et al., 2024)."""
+    """The peak for most of training, followed by linear decay to the final rate (Hu et al., 2024)."""
 
     name = "wsd"
-    summary = "WSD: warmup, constant, then linear decay"
+    summary = "WSD: warmup, constant rate, linear decay"
     refs = ("arXiv:2404.06395",)
-    decay: float = param(0.2, help="fraction of the steps after warmup with decay", gt=0, le=1)
+    decay: float = param(0.2, help="fraction of the steps after warmup in which the rate decays", gt=0, le=1)
 
     @override
     def left(self, done: float) -> float:
@@ -131,7 +132,7 @@ class RestartsSchedule(FallingSchedule):
     name = "restarts"
     summary = "cosine decay with warm restarts"
     refs = ("arXiv:1608.03983",)
-    cycles: int = param(4, help="number of cosine cycles after warmup, of equal length", ge=1)
+    cycles: int = param(4, help="number of cosine cycles of equal length after warmup", ge=1)
 
     @override
     def left(self, done: float) -> float:

@@ -1,10 +1,10 @@
-"""Sharding of weights, gradients and optimizer state over the ranks: `train.sharding`.
+"""Sharding of weights, gradients and optimizer state across ranks (`train.sharding`).
 
-This is torch's `fully_shard` (FSDP: Zhao et al., arXiv:2304.11277; stage 3 of ZeRO: Rajbhandari et al.,
-arXiv:1910.02054). Each tensor is split along its first dimension, and the weights of a unit are whole only while it
-computes. Each member of an `nn.ModuleList`, such as a layer, is a unit; the rest of the objective is another one. A
-rank's shard is torch's `DTensor`. Outside a step, code that needs whole tensors gathers them on all ranks together:
-Muon, checkpoints, and `WholeWeights`, with which a model is evaluated and saved.
+Sharding uses torch's `fully_shard` (FSDP: Zhao et al., arXiv:2304.11277; stage 3 of ZeRO: Rajbhandari et al.,
+arXiv:1910.02054). Each tensor is split along its first dimension, and the weights of a unit are whole only while the
+unit computes. Each member of an `nn.ModuleList`, such as a layer, is a unit; the rest of the objective is one more
+unit. A rank's shard is a `DTensor` of torch. Outside a training step, code that needs whole tensors gathers them on all
+ranks together: Muon, checkpoints, and `WholeWeights`, which is used to evaluate and save a model.
 """
 
 import copy
@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate
 def shard(model: nn.Module, device: str) -> None:
     """Shard a model in place, before its optimizer is built; all ranks must have the whole model.
 
-    Its `forward` returns metrics by name, including the `loss` to differentiate.
+    Its `forward` returns a dict of metrics, including the `loss` to differentiate.
     """
     kind, ranks = torch.device(device).type, dist.get_world_size()
     dist.initialize_dist("cpu" if kind == "cpu" else "gpu")
@@ -42,14 +42,14 @@ def shard(model: nn.Module, device: str) -> None:
 
 
 def _times_the_mean(mesh: DeviceMesh, device: str) -> float:
-    """Return by what factor FSDP's gradient exceeds the mean over ranks: torch 2.7 sums it with gloo."""
+    """Return the factor by which FSDP's gradient exceeds the mean over ranks, since torch 2.7 sums it with gloo."""
     probe: Any = fully_shard(nn.Linear(1, 1, bias=False, device=device), mesh=mesh)
     probe(torch.ones(1, 1, device=device)).sum().backward()
     return float(whole(probe.weight.grad))
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor that may be sharded; all ranks must call it."""
+    """Return the whole of a tensor that may be sharded; all ranks must call this function."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -59,7 +59,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return a tensor that all ranks have, sharded like another one."""
+    """Return a tensor that all ranks hold, sharded in the same way as `other`."""
     if not isinstance(other, DTensor):
         return tensor
     everywhere = DTensor.from_local(tensor.to(other.device), other.device_mesh, [Replicate()], run_check=False)
@@ -67,13 +67,13 @@ def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 class WholeWeights:
-    """A copy of a module, made before it is sharded, with whole weights only while they are needed."""
+    """A copy of a module, made before the module is sharded, that has whole weights only while they are needed."""
 
     def __init__(self, sharded: nn.Module) -> None:
         self.sharded = sharded
         parameters = dict(sharded.named_parameters(remove_duplicate=False))
         self.nothing = {name: parameter.detach().to("meta") for name, parameter in parameters.items()}
-        # Buffers are not sharded, and belong to both.
+        # Buffers are not sharded, and both modules share them.
         known: dict[int, Any] = {id(buffer): buffer for buffer in sharded.buffers()}
         for name, parameter in parameters.items():
             known[id(parameter)] = nn.Parameter(self.nothing[name], parameter.requires_grad)
@@ -81,7 +81,7 @@ class WholeWeights:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Gather the weights for a `with` block; all ranks must enter it."""
+        """Gather the weights for a `with` block; all ranks must enter the block."""
         weights = {name: whole(tensor) for name, tensor in self.sharded.state_dict().items()}
         self.module.load_state_dict(weights, assign=True)
         try:

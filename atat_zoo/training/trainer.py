@@ -1,4 +1,4 @@
-"""Train a validated experiment into a run folder."""
+"""Training of a validated experiment in a run folder."""
 
 import logging
 import os
@@ -59,7 +59,7 @@ from atat_zoo.training.sharding import WholeWeights, shard
 
 
 class Reporter(Protocol):
-    """Shows the progress of a training; the command line shows bars, `Silent` nothing."""
+    """The interface through which training reports progress; the command line shows bars, `Silent` shows nothing."""
 
     def building(self, stage: str, done: int, total: int | None) -> None:
         """Report that shards are being built."""
@@ -68,7 +68,7 @@ class Reporter(Protocol):
         """Report a new line of metrics."""
 
     def working(self, name: str, done: int, total: int | None) -> None:
-        """Report that the task of this name is being evaluated."""
+        """Report that the task with this name is being evaluated."""
 
     def message(self, text: str) -> None:
         """Show a message to the user."""
@@ -85,7 +85,7 @@ class Silent:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Result:
-    """The result of a training: `finished`, or interrupted by `signal` after `step` and resumable.
+    """The result of a training run, either `finished` or interrupted by `signal` after `step` and resumable.
 
     `evaluation` and `tasks` belong to the final model; only rank 0 has `tasks` and a `model`.
     """
@@ -107,13 +107,13 @@ def train(
     reporter: Reporter | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Train a validated experiment in the run folder `out`, which must have no run unless `overwrite`.
+    """Train a validated experiment in the run folder `out`, which must not contain a run unless `overwrite` is set.
 
-    `callbacks` are additional Composer callbacks, run after the built-in ones.
+    `callbacks` are additional Composer callbacks that run after the built-in ones.
     """
     folder = _folder(out)
     with _locked(folder):
-        # Only rank 0 checks: when another rank would, rank 0 may already have begun this run.
+        # Only rank 0 checks: by the time another rank did, rank 0 might already have begun this run.
         if dist.get_global_rank() == 0 and folder.exists and not overwrite:
             raise UserError(
                 f"{out} already has a run; continue it with --resume {out}, replace it with --overwrite, "
@@ -130,7 +130,7 @@ def resume(
     reporter: Reporter | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Continue the run in `out` from its newest complete checkpoint, or that of `step`, with exactly the next sample.
+    """Resume the run in `out` from its newest complete checkpoint, or that of `step`, at exactly the next sample.
 
     `overrides` can change the number of steps, such as `train.steps=600`.
     """
@@ -143,17 +143,17 @@ def resume(
 
 
 def _folder(out: Path) -> RunFolder:
-    """Return a run folder; raise a `UserError` for a name in which Composer could not save."""
-    # Composer fills in braces, and reads the name of a checkpoint as an address, without line breaks and fragments.
+    """Return a run folder, or raise a `UserError` if Composer could not save in a folder of this name."""
+    # Composer fills in braces, and parses a checkpoint's name as a URL, which drops line breaks and fragments.
     if re.search(r"[{}#?\x00-\x1f\x7f-\x9f]|^( |//|[a-z][a-z0-9+.-]*:)", str(out), re.IGNORECASE):
-        not_allowed = "braces, #, ?, control characters or URL prefix, which Composer would interpret"
-        raise UserError(f"{clip(out)}: the name of a run folder must not have {not_allowed}; choose another one")
+        not_allowed = "braces, #, ?, control characters or a URL prefix, which Composer would interpret"
+        raise UserError(f"{clip(out)}: the name of a run folder must not contain {not_allowed}; choose another one")
     check_name(out)
     return RunFolder(out)
 
 
 def _locked(folder: RunFolder) -> Any:
-    # Rank 0 locks the folder for all; under the launcher the others end when it does.
+    # Rank 0 locks the folder for all ranks; under the launcher, the others end when rank 0 ends.
     return folder.lock() if dist.get_global_rank() == 0 else nullcontext()
 
 
@@ -167,11 +167,11 @@ def _run(
     fresh: bool,
 ) -> Result:
     spec, rank, ranks = experiment.train, dist.get_global_rank(), dist.get_world_size()
-    if "GROUP_RANK" in os.environ:  # torchrun's name for what Composer needs to load a checkpoint
+    if "GROUP_RANK" in os.environ:  # torchrun's name for the variable that Composer needs to load a checkpoint
         os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
     device = device_of(spec.device)
     check(experiment, device, ranks)
-    # A run with a checkpoint needs the run of its initial weights no longer, unless LoRA leaves these as they are.
+    # A run with a checkpoint no longer needs the run of its initial weights, unless LoRA leaves these unchanged.
     by_lora = experiment.init_from is not None and experiment.parts["backbone"].lora_rank > 0
     initial = InitialWeights.from_experiment(experiment) if fresh else None
     if initial and initial.source.folder.path.resolve() == folder.path.resolve():
@@ -254,7 +254,7 @@ def _run(
         evaluation = None if checkpoints.interrupted else evaluator(step)
         if evaluation:
             log_evaluation(trainer.logger, evaluation)
-            if spec.keep_best and evaluator.sequences == len(evaluator.tokens):  # else the last one was on the way
+            if spec.keep_best and evaluator.sequences == len(evaluator.tokens):  # else bounds are not comparable
                 current.keep_best(evaluation, folder)
         trainer.close()
         let_go(trainer)
@@ -269,18 +269,18 @@ def _run(
 
 
 def compile_objective(objective: Any) -> None:
-    """Compile the backbone of an objective whose context is `compiled`; the objective compiles its losses itself."""
+    """Compile the backbone of an objective assembled with `compiled`; the objective compiles its own losses."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
 
-    # Torch 2.7: with the one, it looks for operations that it has removed, and fails at the gradient of dropout; with
-    # the other, several ranks cannot compute activations again.
+    # In torch 2.7, donated buffers make it look for operations that it has removed, so the gradient of dropout fails;
+    # with the DDP optimizer, several ranks cannot recompute activations.
     functorch.donated_buffer = dynamo.optimize_ddp = False
     objective.backbone.compile(dynamic=False)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], initial: InitialWeights | None) -> None:
-    """Write the first files of a new run, which replaces an earlier run only now."""
+    """Write the first files of a new run; an earlier run is not replaced before this point."""
     source = {"init_from": initial.record()} if initial else {}
     environment = {"seed": experiment.seed, **facts, **source, **describe(Zoo.load().plugins)}
     with folder.replacement() as new:
@@ -289,19 +289,19 @@ def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], ini
 
 
 def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Reporter) -> tuple[list[Any], list[Any]]:
-    """Return the callbacks and the loggers, in the order in which they run.
+    """Return the callbacks and the loggers in the order in which they run.
 
-    Composer runs the callbacks of one event in the order of their list, then the loggers. At the end of a step:
+    For each event, Composer runs the callbacks in the order of their list, and then the loggers. At the end of a step:
 
-    1. `Progress` updates the state of the components, so that later callbacks see and save the new one;
+    1. `Progress` updates the state of the components, so that later callbacks see and save the new state;
     2. `MovingAverage` adds the new weights;
     3. the experiment's callbacks compute their metrics;
-    4. `MetricsWriter` collects these metrics, and stops a diverged training before it is evaluated;
-    5. `Evaluations` use the EMA, and may tell a callback to stop the training (they also run before the first step);
+    4. `MetricsWriter` collects these metrics, and stops a diverged run before it is evaluated;
+    5. `Evaluations` evaluates the EMA, after which a callback may stop training (it also runs before the first step);
     6. the callbacks passed to `train`.
 
-    After all of them, at the event `batch_checkpoint`, `MetricsWriter` writes its line, with the metrics of an
-    evaluation of this step; `Checkpoints` saves the state, then stops if interrupted.
+    After all of these, at the event `batch_checkpoint`, `MetricsWriter` writes its line, including the metrics of an
+    evaluation at this step, and `Checkpoints` saves the state and stops an interrupted run.
     """
     current, folder = evaluator.current, evaluator.folder
     experiment, spec = current.experiment, current.experiment.train
@@ -315,7 +315,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Rep
         writer.metrics = finite({f"{evaluation.split}/{name}": one.value for name, one in evaluation.metrics.items()})
         return evaluation
 
-    # The trainer evaluates the final model; of fewer sequences the curve has its own end.
+    # `_run` evaluates the final model; a curve on fewer sequences needs its own last point.
     last = spec.steps - (evaluator.sequences == len(evaluator.tokens))
     peak = peak_flops(experiment, device, model.bf16)
     skipped = [SkippedRows(reporter.message)] if experiment.data.on_corrupt == "skip" else []
@@ -397,7 +397,7 @@ def _trainer(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the warnings of Composer and its dependencies; those of atat_zoo are still shown."""
+    """Hide the warnings from Composer and its dependencies, but not those from atat_zoo."""
     with warnings.catch_warnings():
         for module in ("composer", "torch", "torchmetrics", "webdataset"):
             warnings.filterwarnings("ignore", module=rf"{module}(\..*)?")

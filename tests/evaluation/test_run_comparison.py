@@ -113,7 +113,7 @@ def test_without_the_likelihood_bound_nothing_is_called_perplexity():
 
 def test_a_run_without_the_baselines_bound_is_refused():
     other = attrs.evolve(subject("b"), nats={"other": HARD * COUNT})
-    with pytest.raises(UserError, match="b has no bound 'nelbo', the main bound of a"):
+    with pytest.raises(UserError, match="b does not have the bound 'nelbo', the main bound of a"):
         found(subject("a"), other)
 
 
@@ -226,12 +226,12 @@ def test_runs_of_other_text_are_refused(tiny, trained, tmp_path):
         assert str(said.value).startswith(f"{other} ")
         return str(said.value)
 
-    assert f"has data.length = 8, {trained} 16, so the same text gives other sequences" in refused("data.length=8")
-    assert "has another tokenizer than" in refused("tokenizer.use=characters")
+    assert f"has data.length = 8, but {trained} has 16, so their sequences differ" in refused("data.length=8")
+    assert "has a different tokenizer from" in refused("tokenizer.use=characters")
     text = tiny.root / "validation.txt"
     turned = tiny.root / "turned.txt"
     turned.write_text("\n".join(reversed(text.read_text().splitlines())) + "\n")
-    assert "has other held-out text than" in refused(f'corpus.validation=["{turned}"]')
+    assert "has different held-out text from" in refused(f'corpus.validation=["{turned}"]')
     turned.write_text(text.read_text()[:300])
     assert "held-out sequences" in refused(f'corpus.validation=["{turned}"]')
 

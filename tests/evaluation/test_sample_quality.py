@@ -80,7 +80,7 @@ def test_scores_by_hand():
     }
     # Text without a token is refused in a sentence.
     none = {"copied": [0, 0], "windows": [0, 0]}
-    with pytest.raises(UserError, match="the judge toy has no tokens to score in 2 texts"):
+    with pytest.raises(UserError, match="the judge toy finds no tokens to score in 2 texts"):
         score(texts_of("", "", **none), metrics, judges, tokenizer=BytesModel())
     found = score(texts_of("", "ab", **none), metrics, judges, tokenizer=BytesModel())
     assert (found.value, found.copied) == (pytest.approx(math.exp(3)), {4: None})  # no text is that long

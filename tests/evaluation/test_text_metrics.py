@@ -169,5 +169,5 @@ def test_mauve_of_too_few_texts_is_refused(monkeypatch, texts, sequences, every,
     evaluation = SimpleNamespace(texts=texts, sequences=sequences)
     train = SimpleNamespace(evaluate_every=every, evaluate_sequences=of_training)
     found = list(MauveMetric(judge=Known()).check(SimpleNamespace(evaluation=evaluation, train=train)))
-    wanted = [f"{said}: mauve needs at least 20, better 1000; raise it"] if said else []
+    wanted = [f"{said}: mauve needs at least 20, preferably 1000; raise it"] if said else []
     assert found == wanted

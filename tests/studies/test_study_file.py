@@ -171,7 +171,10 @@ def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
     [
         ("'infiling'", "evaluation.tasks[0].use: unknown task 'infiling'; did you mean 'infilling'?"),
         ("'infilling', 'infilling'", "evaluation: tasks has 'infilling' twice"),
-        ("{use = 'infilling', gap = 15}", "evaluation.tasks[0]: arm 'plain': a gap of 15 tokens leaves no token"),
+        (
+            "{use = 'infilling', gap = 15}",
+            "evaluation.tasks[0]: arm 'plain': a gap of 15 tokens does not leave a token",
+        ),
     ],
 )
 def test_a_task_that_no_run_can_be_measured_by_is_refused(read, tasks, problem):

@@ -33,7 +33,7 @@ def test_what_is_no_device_for_this_is_a_sentence(monkeypatch):
     with pytest.raises(UserError, match="device 'xpu': torch sees no device of type xpu; use cpu"):
         torch_device("xpu")
     only(monkeypatch, "cuda")
-    with pytest.raises(UserError, match=r'train.device = "cuda:0": a process uses the GPU of its rank'):
+    with pytest.raises(UserError, match=r'train.device = "cuda:0": each process uses the GPU of its rank'):
         device_of("cuda:0")
     with pytest.raises(UserError, match='precision "bf16": torch has no autocast for the device \'meta\'; use "fp32"'):
         computes_in_bf16("bf16", "meta")
@@ -48,7 +48,7 @@ def test_a_gpu_must_be_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", {"cuda": (5, 9)}.get)
     assert (free_memory("cuda"), free_memory("mps")) == (5, 0)
-    with pytest.raises(UserError, match="a training needs the whole model on one device"):
+    with pytest.raises(UserError, match="training needs the whole model on one device"):
         device_of("spread")
     with pytest.raises(UserError, match="device 'cuda:2': torch sees 2 of them, numbered from 0; use another, or gpu"):
         torch_device("cuda:2")

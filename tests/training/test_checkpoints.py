@@ -90,7 +90,7 @@ def test_algorithms_are_not_evaluated():
 
 def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
     torch.save({"callbacks": {"Mine": {"where": Path("x"), "what": types.SimpleNamespace()}}}, tmp_path / "mine.pt")
-    with pytest.raises(UserError, match=r"Path, types\.SimpleNamespace could not be resumed"):
+    with pytest.raises(UserError, match=r"Path, types\.SimpleNamespace could not be loaded again"):
         check_saved(tmp_path / "mine.pt")
     torch.save({"callbacks": {"Mine": {"best": 0.5, "since": [1, 2]}}}, tmp_path / "mine.pt")
     check_saved(tmp_path / "mine.pt")
@@ -99,8 +99,8 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (UnpicklingError("Unsupported global: GLOBAL os.system was not allowed"), r"and texts \(os\.system\), so"),
-        (UnpicklingError("invalid load key"), "and texts, so it was not loaded"),
+        (UnpicklingError("Unsupported global: GLOBAL os.system was not allowed"), r"and strings \(os\.system\), so"),
+        (UnpicklingError("invalid load key"), "and strings, so it was not loaded"),
         (ValueError("first\nsecond"), r"cannot resume from the checkpoint .*5\.pt: ValueError: first; delete"),
         (ValueError(), "ValueError: ; delete"),
         (UserError("mine"), "^mine$"),

@@ -58,7 +58,7 @@ def test_without_a_compiler_it_is_refused_before_anything_is_built(tiny, tmp_pat
     try:
         with (
             config.patch({"cpp.cxx": (str(tmp_path / "g++"),)}),
-            pytest.raises(UserError, match=r"train.compile needs a C\+\+ compiler, and none was found; install"),
+            pytest.raises(UserError, match=r"train.compile needs a C\+\+ compiler, but none was found; install"),
         ):
             train(wanted, tmp_path / "run")
     finally:

@@ -123,7 +123,7 @@ def test_what_only_the_new_model_has_starts_fresh(root, source, tmp_path):
     result = train(tuning(root, source, *ATAT), tmp_path / "run", reporter=said)
     assert said.said[0] == (
         f"initialising backbone from {source} (objective mdlm, step 6); "
-        "newly initialised: estimator (the run has none), what masking remembers"
+        "newly initialised: estimator (the run does not have this component), the state of masking"
     )
     # The curriculum follows this training's own progress.
     stages = [line["stage"] for line in result.folder.read_metrics()]
@@ -148,7 +148,7 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root, source, t
     theirs = load_file(middle / "model" / "model.safetensors")
     objective, said = begun(tuning(root, middle, *ATAT))
     assert said.startswith("initialising backbone and estimator from ")
-    assert said.endswith("; newly initialised: what masking remembers")
+    assert said.endswith("; newly initialised: the state of masking")
     parts = parts_of(objective)
     assert set(parts) == {"backbone", "estimator"}
     assert all(torch.equal(tensor, theirs[name]) for part in parts.values() for name, tensor in part.items())

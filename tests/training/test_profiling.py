@@ -15,7 +15,7 @@ def test_a_profile_of_some_steps(tiny):
     done = tiny.atat("train", str(tiny.path), "--out", "profiled", "--profile", "2", "--overwrite", "train.steps=6")
     lines = done.stdout.splitlines()
     (first,) = [number for number, line in enumerate(lines) if line.startswith("one step takes ")]
-    assert lines[first].endswith("ms, mean of 2:")
+    assert lines[first].endswith("ms (mean of 2 steps):")
     names = [line.strip().split("  ")[0] for line in lines[first + 1 : first + 7]]
     assert names[:3] == ["waiting for data", "between phases", "forward and loss"]
     table = json.loads((tiny.root / "profiled/profile/steps.json").read_text())
@@ -27,7 +27,7 @@ def test_a_profile_of_some_steps(tiny):
     trace = json.loads((tiny.root / "profiled/profile/trace.json").read_text())
     assert len(trace["traceEvents"]) > 100
     short = tiny.atat("train", str(tiny.path), "--out", "short", "--profile", "2", "train.steps=4").stdout
-    assert "nothing was profiled: it needs 3 warm-up steps and 2 more, 4 ran" in short
+    assert "nothing was profiled: 3 warm-up steps and 2 more are needed, but only 4 ran" in short
 
 
 def test_the_time_between_two_events_is_of_the_phase_that_ends(tmp_path, monkeypatch):

@@ -85,9 +85,13 @@ BELL = ("mask_rates.use=logit_normal", "mask_rates.uniform_share=0.5", "curricul
         ),
         ((), "train.steps=24", ""),
         ((), "train.steps=30", ""),
-        ((), "train.steps=20", "train.steps = 20: .*has already made 24 steps; choose a larger"),
-        (("train.steps=30",), "train.steps=24", "train.steps = 24: .*has already made 24 steps; choose a larger"),
-        ((FALLING.format("cosine"),), "train.steps=30", "after 24 of 24 steps, .* differs from a training of 30"),
+        ((), "train.steps=20", "train.steps = 20: .*has already been trained for 24 steps; choose a larger"),
+        (
+            ("train.steps=30",),
+            "train.steps=24",
+            "train.steps = 24: .*has already been trained for 24 steps; choose a larger",
+        ),
+        ((FALLING.format("cosine"),), "train.steps=30", "after 24 of 24 steps, .* differs from a run of 30"),
         (("curriculum.use=three_stage",), "train.steps=30", "because curriculum 'three_stage' depends on the number"),
         (
             (*BELL, "mask_rates.uniform_until=0.2"),
@@ -120,13 +124,13 @@ def test_what_changed_since_the_checkpoint_is_told_or_refused(tiny, tmp_path):
     assert resume_from(folder, [], told.append)[1].step == 24
     assert told == ["changed since step 24: train.save_every 5 is now 3"]
     folder.resolved.write_text(text.replace("lanes = 4", "lanes = 8"))
-    with pytest.raises(UserError, match=r"of step 24 \(data.lanes 4 is now 8\); restore it"):
+    with pytest.raises(UserError, match=r"at step 24 \(data.lanes 4 is now 8\); restore it"):
         resume_from(folder, [], told.append)
-    with pytest.raises(UserError, match=r"--step 7: .* has no complete checkpoint of this step; choose one .*: 24$"):
+    with pytest.raises(UserError, match=r"--step 7: .* has no complete checkpoint at this step; choose one .*: 24$"):
         resume_from(folder, [], told.append, step=7)
     shutil.rmtree(folder.checkpoints)
     assert resume_from(folder, [], told.append)[1] is None
-    with pytest.raises(UserError, match="it has none yet; omit --step"):
+    with pytest.raises(UserError, match="it has no checkpoint yet; omit --step"):
         resume_from(folder, [], told.append, step=7)
 
 

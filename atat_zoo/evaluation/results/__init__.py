@@ -1,4 +1,4 @@
-"""Results in a run folder: load, compare and format them, without torch or a model.
+"""Loading, comparing and formatting the results in a run folder, without torch or a model.
 
-Only `store`, which defines a result, opens evaluations/; only `format` rounds.
+Only `store`, which defines a result, opens evaluations/, and only `format` rounds numbers.
 """

@@ -13,7 +13,7 @@ from atat_zoo.evaluation.results.store import RunResult, finite
 from atat_zoo.experiment import Experiment
 from atat_zoo.modeling.bounds import Bound
 
-# The method of an objective with an exact likelihood: nothing is drawn.
+# The method of an objective with an exact likelihood, which needs no random masks.
 LIKELIHOOD = "likelihood"
 
 
@@ -22,11 +22,11 @@ class BoundValue:
     """One bound on −log p_θ(x). Errors are standard errors over sequences."""
 
     nats_per_token: float  # Σ bound / Σ n
-    value: float  # its exponential; the perplexity if the bound is `nelbo`
+    value: float  # the exponential of nats_per_token; the perplexity if the bound is `nelbo`
     stderr: float  # of the value
-    bits_per_byte: float  # Σ bound over the UTF-8 bytes, in bits
-    bits_per_byte_stderr: float  # of that
-    factorisation: str = ""  # of the text, as `Objective.factorisations` names it; empty where it has none
+    bits_per_byte: float  # Σ bound in bits, divided by the number of UTF-8 bytes
+    bits_per_byte_stderr: float  # of bits_per_byte
+    factorisation: str = ""  # of the text, as named by `Objective.factorisations`; may be empty
 
 
 @attrs.frozen(kw_only=True)
@@ -34,8 +34,8 @@ class MetricValue:
     """The value of a metric."""
 
     value: float
-    stderr: float | None = None  # standard error over sequences, where the metric knows it
-    table: dict[str, list[float]] | None = None  # what is behind the value, by column, such as bins of a calibration
+    stderr: float | None = None  # standard error over sequences, if the metric computes it
+    table: dict[str, list[float]] | None = None  # details by column, such as the bins of a calibration
 
     @property
     def said(self) -> str:
@@ -47,19 +47,21 @@ class MetricValue:
 
 @attrs.frozen(kw_only=True)
 class NGramPriorValue:
-    """An n-gram model as baseline, and a model's difference to it. Errors are standard errors over sequences."""
+    """An n-gram baseline, and a model's difference from it. Errors are standard errors over sequences."""
 
-    reads: str  # the tokens that it sees
-    counted: int  # sequences of the training shards
+    reads: str  # the tokens that the n-gram model reads
+
+    counted: int  # number of counted sequences in the training shards
     nats_per_token: float
-    value: float  # its exponential
+    value: float  # the exponential of nats_per_token
+
     stderr: float  # of the value
-    difference: float  # the model's nats per token minus the n-gram model's, of the same tokens and masks
-    difference_stderr: float  # of that: of paired differences
+    difference: float  # the model's nats per token minus the n-gram model's, on the same tokens and masks
+    difference_stderr: float  # of the difference, from paired differences
 
     @property
     def percent(self) -> tuple[float, float]:
-        """Difference of the model's exponential to the n-gram model's in percent, and its standard error."""
+        """Difference between the model's and the n-gram model's `value` in percent, and its standard error."""
         times = exponential(self.difference)
         return 100 * (times - 1), 100 * times * self.difference_stderr
 
@@ -80,30 +82,31 @@ class Evaluation(RunResult):
     """The numbers of an evaluation."""
 
     corpus: str  # the source of the text; empty for the experiment's own
-    form: str = "text"  # as in `[data]`; of a `chat` only the answers are measured, given all else
-    split: str  # which held-out split
+    form: str = "text"  # as in `[data]`; for `chat`, only the answers are measured, given everything else
+    split: str  # name of the held-out split
+
     step: int  # optimizer steps of the weights
-    ema: bool  # whether they are EMA weights
+    ema: bool  # whether the weights are EMA weights
     method: str  # how the bound was estimated; `likelihood` if it is exact
-    sequences: int  # their number
-    draws: int  # masks drawn for each; 0 for a likelihood
+    sequences: int  # number of sequences
+    draws: int  # masks drawn for each sequence; 0 for a likelihood
     seed: int  # of the masks
-    tokens: int  # Σ n, special tokens included, padding not
-    special_tokens: int  # BOS and EOS among them
-    padding: int  # positions not counted
+    tokens: int  # Σ n, including special tokens but not padding
+    special_tokens: int  # number of BOS and EOS among these tokens
+    padding: int  # number of positions that are not counted
     bytes: int  # UTF-8 bytes of the tokens
     characters: int  # of the decoded text
-    words: int  # of the decoded text: runs without white space that begin after white space within a sequence
+    words: int  # of the decoded text; a word begins after white space within a sequence
     bounds: Mapping[str, BoundValue]  # by name; the perplexity is the exponential of `nelbo`
-    perplexity_without_special: float | None  # over tokens of text, None without `nelbo`
+    perplexity_without_special: float | None  # over text tokens only; None without `nelbo`
     bits_per_character: float | None  # Σ NELBO over characters, None without `nelbo` or text
     perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
-    unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
-    ngram_prior: NGramPriorValue | None  # of an n-gram model of the training tokens, on the same tokens and masks
-    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # those of evaluation.metrics, by title
+    unigram_perplexity: float | None  # from the frequencies of the training tokens, on the same tokens
+    ngram_prior: NGramPriorValue | None  # an n-gram model of the training tokens, on the same tokens and masks
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # the metrics in evaluation.metrics, by title
     importance_spearman: float | None  # ρ between importance and per-token loss
     frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
-    importance_chance: float | None = None  # standard error of ρ by chance, as `chance` has it; None without importance
+    importance_chance: float | None = None  # standard error of ρ by chance; None without learned importance
 
     @property
     def learned_nothing(self) -> bool:
@@ -118,7 +121,7 @@ class Evaluation(RunResult):
     @override
     def to_table(self) -> dict[str, Any]:
         table = attrs.asdict(self)
-        if self.nelbo:  # at the top level, for most readers
+        if self.nelbo:  # also at the top level, where most readers look
             nelbo = attrs.asdict(self.nelbo)
             table |= {PERPLEXITY: nelbo.pop("value"), f"{PERPLEXITY}_stderr": nelbo.pop("stderr"), **nelbo}
         if self.ngram_prior:
@@ -128,14 +131,14 @@ class Evaluation(RunResult):
     @property
     @override
     def key(self) -> str:
-        # The name of a bound other than the perplexity includes its steps: other steps must not overwrite it.
+        # The name of a bound that is not a perplexity includes its steps, so that other steps do not overwrite it.
         method = self.method if self.nelbo or ANSWERS in self.bounds else next(iter(self.bounds))
         form = ANSWERS if self.form == "chat" else ""
         what = "-".join(word for word in (self.corpus, self.split, form, method) if word)
         return f"{what}-{self.sequences}x{self.draws}"
 
     def sentence(self, of: int = 0) -> str:
-        """Return each bound on a line; `of` is the total number of sequences, if only some were measured."""
+        """Return one line per bound; `of` is the total number of sequences if only some of them were measured."""
         first, *others = (
             f"{title(name, bound.factorisation)} {with_error(bound.value, bound.stderr, '.1f')}"
             for name, bound in self.bounds.items()
@@ -156,10 +159,10 @@ class Evaluation(RunResult):
 
 
 def by_chance(spearman: float | None, chance: float | None) -> bool:
-    """Return whether a recorded ρ is within two standard errors of 0, or None for a constant importance."""
+    """Return whether a recorded ρ (None for a constant importance) is at most two standard errors above 0."""
     return chance is not None and (spearman is None or spearman <= 2 * chance)
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
-    """Return how an experiment's model is evaluated: by a bound estimator, or by its exact likelihood."""
+    """Return how an experiment's model is evaluated: with a bound estimator or with its exact likelihood."""
     return LIKELIHOOD if experiment.parts["objective"].exact else bound.name

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 NONE = "—"
-_FORMULAS = tuple("=+-@")  # with which a formula begins in a spreadsheet
+_FORMULAS = tuple("=+-@")  # the characters with which a spreadsheet formula begins
 
 
 def place(error: float) -> int:
     """Return the decimal place to which a number with this error is rounded: 1 for tenths, −1 for tens.
 
-    The error keeps two digits if its leading digits are below 3.55, otherwise one, the Particle Data Group's rule.
+    By the Particle Data Group's rule, the error keeps two digits if its leading digits are below 3.55, and otherwise
+    one.
     """
     exponent = math.floor(math.log10(error))
     return (1 if error / 10**exponent < 3.55 else 0) - exponent
@@ -25,7 +26,7 @@ def rounded(value: float, at: int, sign: str = "") -> str:
 
 
 def uncertain(value: float | None, error: float | None) -> str:
-    """Return `58.2 ± 1.2`, rounded by the size of the error; three digits without an error."""
+    """Return `58.2 ± 1.2`, rounded according to the error, or to three digits without an error."""
     if value is None or not math.isfinite(value):
         return "not finite"
     if not error or not math.isfinite(error):
@@ -35,7 +36,7 @@ def uncertain(value: float | None, error: float | None) -> str:
 
 
 def interval(value: float | None, low: float | None, high: float | None, *, unit: str = " %", sign: str = "+") -> str:
-    """Return `−2.2 % [−2.7, −1.7]`, rounded by half the interval's width."""
+    """Return `−2.2 % [−2.7, −1.7]`, rounded according to half the interval's width."""
     if value is None or low is None or high is None or not all(map(math.isfinite, (value, low, high))):
         return "not finite"
     at = place((high - low) / 2) if high > low else 2
@@ -44,7 +45,7 @@ def interval(value: float | None, low: float | None, high: float | None, *, unit
 
 
 def settings(table: Mapping[str, Any]) -> str:
-    """Return a component's parameters as `steps = 16, temperature = 1.0`, with nested components by name."""
+    """Return a component's parameters as `steps = 16, temperature = 1.0`, with only the names of nested components."""
     return ", ".join(
         f"{key} = {[*map(_short, value)] if isinstance(value, list) else _short(value)}"
         for key, value in table.items()
@@ -57,7 +58,7 @@ def _short(value: Any) -> Any:
 
 
 def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the parameters of several components; equal texts get the parameters that tell them apart."""
+    """Return each component's parameters as text; identical texts also get the parameters that distinguish them."""
     said = [settings(table) for table in tables]
     inner = [{key: value for key, value in leaves(table) if "." in key} for table in tables]
     found = []
@@ -89,7 +90,7 @@ def size(sequences: int, draws: int, of: int = 0) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a duration in its largest unit."""
+    """Return a duration in its largest unit, such as `3 h`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
@@ -101,7 +102,7 @@ def joined(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-# With a fixed number of digits, as tables have them
+# With a fixed number of digits, as in tables
 
 
 def cell(value: float | None, digits: str, unit: str = "") -> str:
@@ -110,20 +111,20 @@ def cell(value: float | None, digits: str, unit: str = "") -> str:
 
 
 def with_error(value: float | None, error: float | None, digits: str, sign: str = "") -> str:
-    """Return `58.21 ± 1.23` in a format; without an error, as for a single text, only the value."""
+    """Return `58.21 ± 1.23` in a format, or only the value if there is no error, as for a single text."""
     there = error is not None and math.isfinite(error)
     return f"{value:{sign}{digits}}" + (f" ± {error:{digits}}" if there else "")
 
 
 def errors_over(errors: Iterable[float | None], what: str, count: int) -> str:
-    """Return what `±` means for errors over `number` items, or why no error is shown."""
+    """Return the meaning of `±` for errors over `count` items, or the reason why no error is shown."""
     if count == 1:
         return f"no standard errors, because there is one {what}"
     return f"± one standard error over {what}s" if any(errors) else f"± 0, because the {what}s do not differ"
 
 
 def change(difference: Mapping[str, Any], digits: int = 2) -> str:
-    """Return an interval in percent: `-2.20 % [-2.71, -1.72]`."""
+    """Return a change and its interval in percent: `-2.20 % [-2.71, -1.72]`."""
     numbers = [difference[key] for key in ("percent", "percent_low", "percent_high")]
     if None in numbers:
         return "not finite"
@@ -138,12 +139,12 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[
 
 
 def as_text(value: Any) -> Any:
-    """Return the value of a CSV cell, with an apostrophe before text that a spreadsheet would read as a formula."""
+    """Return the value for a CSV cell; text that a spreadsheet would read as a formula gets a leading apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.lstrip()[:1] in _FORMULAS else value
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as CSV, with the union of their columns; None gives an empty cell. See also `as_text`."""
+    """Return rows as CSV with the union of their columns; None becomes an empty cell. See also `as_text`."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(as_text(key) for row in rows for key in row)))
     writer.writeheader()
@@ -152,6 +153,6 @@ def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def aligned(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return indented lines of names and values, with the values aligned."""
+    """Return indented lines of names and values with aligned values."""
     width = max(len(name) for name, _ in pairs)
     return [f"  {name.ljust(width)}  {value}" for name, value in pairs]

@@ -20,11 +20,11 @@ from atat_zoo.experiment.runs import RunFolder
 class History:
     """The training history of a run."""
 
-    clock: tuple[tuple[int, float], ...]  # step, seconds of optimizer steps until then; begins with (0, 0)
+    clock: tuple[tuple[int, float], ...]  # (step, seconds of all optimizer steps so far), beginning with (0, 0)
     tokens_per_second: float | None  # median over the lines of metrics.jsonl, or None
     peak_memory: int | None  # bytes, maximum over ranks, or None if not recorded
-    evaluated: tuple[tuple[int, float], ...]  # (step, perplexity) of the evaluations during the training and at its end
-    computed: dict[str, Any]  # device, precision and ranks at its start
+    evaluated: tuple[tuple[int, float], ...]  # (step, perplexity) of the evaluations during and after training
+    computed: dict[str, Any]  # device, precision and ranks when training began
     evaluated_on: str = ""  # sequences and draws of these evaluations
 
     @property
@@ -34,15 +34,15 @@ class History:
 
     @property
     def seconds(self) -> float | None:
-        """Time of all optimizer steps, in seconds."""
+        """The total time of all optimizer steps in seconds."""
         return self.clock[-1][1] if len(self.clock) > 1 else None
 
     def reached(self, value: float) -> int | None:
-        """Return the first step whose evaluation is at most `value`, or None."""
+        """Return the first step whose perplexity is at most `value`, or None."""
         return next((step for step, each in self.evaluated if each <= value), None)
 
     def seconds_at(self, step: int) -> float | None:
-        """Return the time of the steps up to `step` in seconds, interpolated linearly; None after the last line."""
+        """Return the time of the steps up to `step` in seconds, linearly interpolated, or None after the last line."""
         for (before, start), (after, end) in pairwise(self.clock):
             if before <= step <= after:
                 return start + (end - start) * (step - before) / (after - before)
@@ -70,7 +70,7 @@ def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) 
 
 
 def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
-    """Return the cumulative time of the steps, without the evaluations and checkpoints in a line's `seconds`."""
+    """Yield each step with the cumulative time of the steps, which excludes evaluations and checkpoints."""
     seconds, tokens = 0.0, 0
     yield 0, 0.0
     for line in lines:
@@ -83,15 +83,16 @@ def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
 
 
 def _evaluated(folder: RunFolder, own: dict[str, Any], most: int, until: float) -> tuple[int, dict[int, float]]:
-    """Return the number of sequences of the evaluations during training, and the perplexities by step.
+    """Return the number of sequences in the evaluations during training, and a dict from step to perplexity.
 
-    If evaluations have different sizes, it is the size of most steps, or else the largest. Later evaluations of the
-    final model with other settings than `own`, or with another number of sequences, are ignored.
+    If evaluations have different sizes, the size with the most steps is used, and among equals the largest. Later
+    evaluations of the final model with settings that differ from `own`, or with a different number of sequences, are
+    ignored.
     """
     curves: dict[int, dict[int, float]] = {}
     for table in store.tables(folder, warn=False):
         step, count, value = table["step"], table.get("sequences"), table.get(PERPLEXITY)
-        # A key is missing if an older version had no such option.
+        # A key is missing if the version that wrote the file did not have this option.
         if not isinstance(value, int | float) or any(table.get(key, own[key]) != own[key] for key in own):
             continue
         if isinstance(count, int) and count <= (most or count) and step <= until:

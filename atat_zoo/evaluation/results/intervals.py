@@ -1,9 +1,9 @@
-"""Confidence intervals: bootstrap over sequences, Student's t for means, and over both seeds and sequences.
+"""Confidence intervals: bootstrap over sequences, Student's t for means, and intervals over seeds and sequences.
 
 The bootstrap estimates a ratio of sums, Σ nats / Σ tokens. It resamples sequences, because the tokens of one sequence
-are not independent. The intervals are percentile intervals (Efron & Tibshirani, An Introduction to the Bootstrap, 1993,
-chapter 13) from order statistics, so the interval of −x is exactly minus the interval of x. n sequences, R resamples,
-m columns.
+are not independent. The bootstrap intervals are percentile intervals (Efron & Tibshirani, An Introduction to the
+Bootstrap, 1993, chapter 13) from order statistics, so the interval of −x is exactly minus the interval of x. There are
+n sequences, R resamples and m columns.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class Interval:
         return self.high - self.low
 
     def to_table(self) -> dict[str, float]:
-        """Return a difference in nats per token, and the change of the perplexity in percent."""
+        """Return a difference in nats per token together with the change of the perplexity in percent."""
         nats = {"nats_per_token": self.value, "low": self.low, "high": self.high}
         ends = {"percent": self.value, "percent_low": self.low, "percent_high": self.high}
         return nats | {name: percent(value) for name, value in ends.items()}
 
 
 def percent(nats_per_token: float) -> float:
-    """Return the change of a perplexity in percent, from a difference in nats per token."""
+    """Return the change of a perplexity in percent for a difference in nats per token."""
     return 100 * math.expm1(nats_per_token) if nats_per_token < 700 else math.inf
 
 
 def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAMPLES) -> Tensor:
-    """Return bootstrap sums of the columns of values [n, m], over sequences sampled with replacement, float64 [R, m].
+    """Return the column sums of values [n, m] over sequences sampled with replacement, float64 [R, m].
 
-    A resample is a function of (seed, purpose, its number): the same for every column and on every machine, and
-    independent for two purposes.
+    A resample is a function of (seed, purpose, its number), so it is the same for every column and on every machine,
+    and independent for different purposes.
     """
     import torch
 
@@ -74,14 +74,14 @@ def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAM
 
 
 def interval(value: float, samples: Tensor) -> Interval:
-    """Return the percentile interval of resampled estimates [R]: the k-th smallest and the k-th largest."""
+    """Return the percentile interval of resampled estimates [R], from the k-th smallest to the k-th largest."""
     ordered = samples.sort().values
     k = max(1, math.floor((1 - LEVEL) / 2 * (len(ordered) + 1)))
     return Interval(value=value, low=float(ordered[k - 1]), high=float(ordered[-k]))
 
 
 def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return Σ(a − b) / Σ count with its paired interval, from nats [n] of the same sequences and masks."""
+    """Return Σ(a − b) / Σ count with its paired interval; a and b are nats [n] of the same sequences and masks."""
     difference, n = a.double() - b.double(), count.double()
     return interval(float(difference.sum() / n.sum()), _means(difference, n, "bootstrap", seed, resamples))
 
@@ -94,17 +94,17 @@ def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: i
 
 
 def _means(nats: Tensor, count: Tensor, purpose: str, seed: int, resamples: int) -> Tensor:
-    """Return nats per token of each resample, [R]; arbitrary values for a single sequence."""
+    """Return the nats per token of each resample, [R]; for a single sequence, they are infinite."""
     import torch
 
-    if len(nats) == 1:  # nothing is known of another sequence
+    if len(nats) == 1:  # one sequence says nothing about the spread over sequences
         return torch.tensor([-torch.inf, torch.inf]).double().repeat(resamples // 2)
     sums, tokens = resampled(torch.stack([nats, count], 1), purpose=purpose, seed=seed, resamples=resamples).unbind(1)
     return sums / tokens
 
 
 def of_mean(values: Sequence[float] | NDArray[Any]) -> Interval | None:
-    """Return the mean and its t-interval, mean ± t(n − 1) s / √n; None for fewer than two values."""
+    """Return the mean with its t-interval, mean ± t(n − 1) s / √n, or None for fewer than two values."""
     if len(values) < 2:
         return None
     mean, variance = _moments(values)
@@ -114,17 +114,18 @@ def of_mean(values: Sequence[float] | NDArray[Any]) -> Interval | None:
 def of_seeds_and_sequences(each: Sequence[float], sequences: Interval) -> Interval | None:
     """Return the mean over seeds, with an interval over both seeds and sequences, as in all published results.
 
-    Returns None for one seed, or if all seeds have the same value. The margins of the t-interval over seeds and of the
-    interval over sequences are added in quadrature (W. G. Howe, Journal of the American Statistical Association 69,
-    1974). The interaction of seed and sequence is in both margins, so the interval is slightly too wide. A t-interval
-    with R − 1 degrees of freedom for the whole error would be twice too wide if sequences dominate the error, and
-    Satterthwaite's degrees of freedom or a hierarchical bootstrap have too low a coverage with few seeds.
+    Returns None if there is only one seed or all seeds have the same value. The margins of the t-interval over seeds
+    and of the interval over sequences are added in quadrature (W. G. Howe, Journal of the American Statistical
+    Association 69, 1974). Both margins include the interaction of seed and sequence, so the interval is slightly too
+    wide. A t-interval with R − 1 degrees of freedom for the whole error would be too wide by a factor of two if
+    sequences dominate the error, and with few seeds, Satterthwaite's degrees of freedom and a hierarchical bootstrap
+    have too low a coverage.
 
     Args:
         each: The value of each seed, on the same sequences.
-        sequences: The interval of their mean over sequences (or items).
+        sequences: The interval over sequences (or items) of the mean over seeds.
     """
-    if len({round(value, 12) for value in each}) < 2:  # rounding is no spread
+    if len({round(value, 12) for value in each}) < 2:  # differences by rounding are not counted as spread
         return None
     mean, variance = _moments(each)
     by_seed = _student(mean, variance, len(each) - 1)

@@ -1,46 +1,47 @@
-"""The names of quantities: the only module that writes the word perplexity and defines it.
+"""The names of quantities; only this module writes and defines the word perplexity.
 
-A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from a bound on it under uniform masking
-(docs/explanation/mathematics.md). Exponentials of other bounds, such as in discrete time, are called "<name> bound".
+A model's perplexity is exp(Σ NELBO / Σ n), computed from the exact likelihood or from a bound on it under uniform
+masking (docs/explanation/mathematics.md). The exponentials of other bounds, such as those in discrete time, are called
+"<name> bound".
 """
 
 import math
 
 NELBO = "nelbo"
-# The same of the answers in dialogues, given what was asked: a conditional bound, which is no perplexity of a text.
+# The same bound for the answers in dialogues, given the questions: it is conditional, so not a text's perplexity.
 ANSWERS = "answers"
 NATS_PER_TOKEN = "nats per token"
 PERPLEXITY = "perplexity"
 WORD_PERPLEXITY = "perplexity per word"
-# Exact, of a model that knows only the frequencies of the training tokens.
+# The exact perplexity of a model that knows only the frequencies of the training tokens.
 UNIGRAM_PERPLEXITY = "unigram perplexity"
-# Counts of neighbouring tokens without a network: a baseline, on the same tokens under the same masks as the model.
+# A baseline of neighbouring-token counts without a network, on the same tokens under the same masks as the model.
 TABLE = "n-gram model"
-# Of generated text, under another model: never of the model that wrote it, and never without entropy and NFE.
+# Of generated text under a different model than the one that wrote it; always reported with entropy and NFE.
 GENERATIVE_PERPLEXITY = "generative perplexity"
 
-# Of a sampler along true text (docs/explanation/mathematics.md): a bound, exact where its positions are deterministic.
+# Of a sampler along true text (docs/explanation/mathematics.md): a bound, exact if its positions are deterministic.
 POLICY = "policy"
 POLICY_BOUND = "policy bound"
 POLICY_LIKELIHOOD = "policy likelihood"
-# Two numbers between which the likelihood of a random policy lies (docs/explanation/mathematics.md, "A bracket").
+# Two numbers that enclose the likelihood of a random policy (docs/explanation/mathematics.md, "A bracket").
 BRACKET = "bracket"
 
 
 def title(quantity: str, factorisation: str = "") -> str:
-    """Return the name of the exponential of a bound in nats per token: `perplexity (any-order ELBO)`."""
+    """Return the name for the exponential of a bound in nats per token, such as `perplexity (any-order ELBO)`."""
     if factorisation and quantity != ANSWERS:
         return f"{PERPLEXITY} ({factorisation})"
     return PERPLEXITY if quantity == NELBO else f"{quantity} bound"
 
 
 def exponential(nats_per_token: float) -> float:
-    """Return exp(nats), or infinity if it overflows, as for a model that has diverged."""
+    """Return exp(nats), or infinity if it overflows, as it does for a diverged model."""
     return math.inf if nats_per_token > 700 else math.exp(nats_per_token)
 
 
 def words(title: str) -> str:
-    """Return the title of a metric in tables."""
+    """Return a metric's title as it appears in tables."""
     return title.replace("_", " ")
 
 
@@ -48,14 +49,14 @@ _SAMPLER = {POLICY_BOUND: "sampler, bound", POLICY_LIKELIHOOD: "sampler, exact"}
 
 
 def factorisation(quantity: str, *, exact: bool = False) -> str:
-    """Return the factorisation of a perplexity, for the title of its bound and whether it is exact."""
+    """Return the factorisation of a perplexity, given the title of its bound and whether it is exact."""
     if quantity in (PERPLEXITY, "bound"):
         return "own order, exact" if exact else "any-order ELBO"
     name = quantity.removesuffix(" bound")
     return _SAMPLER.get(quantity, "own position sets" if name == "sets" else f"{name}, bound")
 
 
-# What each factorisation is, in the order in which a page names them.
+# A description of each factorisation, in the order in which a page lists them.
 FACTORISATIONS = {
     "any-order ELBO": "an upper bound, over uniformly random orders of the masked tokens (of a block, for `block`)",
     "own order, exact": "the likelihood in the order of the objective, such as left to right",

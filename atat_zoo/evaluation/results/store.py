@@ -1,4 +1,4 @@
-"""The base class of results, and the only module that opens a run's evaluations/, with a JSON file per result."""
+"""The base class of results, and their JSON files in a run's evaluations/, which only this module opens."""
 
 import hashlib
 import json
@@ -22,19 +22,19 @@ Table = dict[str, Any]
 
 @attrs.frozen(auto_attribs=False)
 class RunResult(ABC):
-    """The numbers of a measurement; subclasses are attrs classes with these fields and others."""
+    """The numbers of a measurement; subclasses are attrs classes with these and further fields."""
 
     step: int  # optimizer steps of the weights
-    seed: int  # of what was drawn
+    seed: int  # of the random numbers
 
     @property
     @abstractmethod
     def key(self) -> str:
-        """The quantity and its size, with which the file name begins."""
+        """The quantity and its size, which form the beginning of the file name."""
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """Settings that tell this result from others with the same key, as JSON values."""
+        """Settings that distinguish this result from others with the same key, as JSON values."""
         return ()
 
     def to_table(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _write(path: Path, table: Table, required: bool) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return a JSON value with None for numbers that JSON cannot express."""
+    """Return a JSON value in which None replaces numbers that JSON cannot express."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -70,26 +70,26 @@ def finite(value: Any) -> Any:
 
 
 def files(run: RunFolder) -> list[Path]:
-    """Return the files in evaluations/ by name."""
+    """Return the files in evaluations/, sorted by name."""
     return sorted(run.evaluations.glob("*.json"))
 
 
 def tables(run: RunFolder, *, warn: bool = True) -> Iterator[Table]:
-    """Yield the results with their file names; skip a file that cannot be read, with a warning if `warn`."""
+    """Yield the results, and skip files that cannot be read, with a warning if `warn`."""
     for path in files(run):
         try:
             table = from_json(read(path))
         except (OSError, ValueError) as error:
             if warn:
                 problem = f"{clip(path)} cannot be read: {clip(error)}"
-                warnings.warn(f"{problem}; it is ignored; evaluate again to replace it", OmissionNote, stacklevel=1)
+                warnings.warn(f"{problem}, so it is ignored; evaluate again to replace it", OmissionNote, stacklevel=1)
             continue
         if isinstance(table, dict) and type(table.get("step")) is int:
             yield table
 
 
 def kept(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T]) -> T | None:
-    """Return the result that `once` saved for these settings; None if it is missing, or if `load` raises an error."""
+    """Return the result that `once` saved for these settings, or None if it is missing or `load` raises an error."""
     try:
         table = from_json(read(_file(run, name, settings)))
         return load(table) if table["settings"] == _plain(settings) else None
@@ -106,9 +106,9 @@ def once(
     *,
     required: bool = True,
 ) -> T:
-    """Return the result with these settings; if it does not exist, measure and save it first.
+    """Return the result with these settings, after measuring and saving it if it does not exist.
 
-    A result that cannot be saved is an error if `required`, otherwise a warning.
+    A failure to save the result raises an error if `required`, and otherwise gives a warning.
     """
     found = kept(run, name, settings, load)
     if found is None:
@@ -125,7 +125,7 @@ def _file(run: RunFolder, name: str, settings: Table) -> Path:
 
 
 def _plain(settings: Table) -> Table:
-    return json.loads(json.dumps(settings))  # JSON has no tuples
+    return json.loads(json.dumps(settings))  # turns tuples into lists, as JSON does
 
 
 def _digest(settings: Any) -> str:

@@ -1,4 +1,4 @@
-"""A table of results with unrounded numbers, written as text, Markdown, LaTeX, HTML or CSV.
+"""A table of results with unrounded numbers, which can be written as text, Markdown, LaTeX, HTML or CSV.
 
 Commands, studies, reports and papers all use this class.
 """
@@ -16,12 +16,12 @@ from atat_zoo.evaluation.results.format import as_text, markdown
 from atat_zoo.evaluation.results.intervals import Interval
 from atat_zoo.system.errors import UserError, clip
 
-LOWER, HIGHER = -1, 1  # in which direction a column is better; 0 for neither
+LOWER, HIGHER = -1, 1  # the direction in which the values of a column are better; 0 for neither
 
 
 @attrs.frozen(kw_only=True)
 class Cell:
-    """A cell; if it has a `command`, its number is missing or incomplete, and the command computes it."""
+    """A cell of a table; if it has a `command`, its number is missing or incomplete, and the command computes it."""
 
     text: str
     value: float | str | None = None  # unrounded
@@ -39,12 +39,12 @@ class Cell:
 
 @attrs.frozen(kw_only=True)
 class Column:
-    """A column: its heading, its key in files, and the direction in which values are better."""
+    """A column of a table: its heading, its key in files, and the direction in which values are better."""
 
     heading: str
     key: str = ""
     better: int = 0
-    than: float | None = None  # the baseline's, which has no cell of its own
+    than: float | None = None  # the baseline's value, which does not have a cell
 
 
 def _columns(columns: Iterable[Column | str]) -> list[Column]:
@@ -61,15 +61,15 @@ def _rows(rows: Iterable[Iterable[Cell | str]]) -> list[list[Cell]]:
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """A table whose first column has names; a str stands for a column with this heading, or for a cell."""
+    """A table whose first column contains names; a str stands for a column with this heading or for a cell."""
 
     columns: Sequence[Column] = attrs.field(converter=_columns)
     rows: Sequence[Sequence[Cell]] = attrs.field(converter=_rows)
-    title: str = ""  # or its caption
-    said: Sequence[str] = ()  # sentences above it
-    notes: Sequence[str] = ()  # sentences below it
-    label: str = ""  # that names its files
-    cited: Sequence[tuple[str, Sequence[Cell]]] = ()  # rows that others have published, each behind its source
+    title: str = ""  # the title or caption
+    said: Sequence[str] = ()  # sentences above the table
+    notes: Sequence[str] = ()  # sentences below the table
+    label: str = ""  # the name of the table's files
+    cited: Sequence[tuple[str, Sequence[Cell]]] = ()  # published rows of others, each after its source
 
     @property
     def headings(self) -> list[str]:
@@ -82,10 +82,10 @@ class Table:
         return [[cell.text for cell in row] for row in self.rows]
 
     def best(self) -> set[tuple[int, int]]:
-        """Return row and column of the significantly best cells, whose interval overlaps no other of their column.
+        """Return (row, column) of the significantly best cells: those whose interval overlaps no other in the column.
 
-        A column has none if a cell is missing or has no interval, because that cell might be the best. A cited value
-        counts as a point, also for a bound, whose true value may be lower.
+        A column does not have a best cell if a cell is missing or lacks an interval, because that cell might be the
+        best. A cited value is treated as a point, even if it is a bound, whose true value may be lower.
         """
         found = set()
         for at, column in enumerate(self.columns):
@@ -111,8 +111,8 @@ class Table:
     def to_text(self, width: int | None = None) -> list[str]:
         """Return lines of aligned columns, without trailing spaces.
 
-        A table wider than `width` is split into several tables that repeat the first column, but not before a column of
-        sentences, which is wider than half of `width`.
+        A table wider than `width` is split into several tables that repeat the first column. It is not split before a
+        column of sentences, that is, one wider than half of `width`.
         """
         rows = [self.headings, *self.texts]
         widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
@@ -126,14 +126,14 @@ class Table:
         return [line for i, part in enumerate(parts) for line in ([""] if i else []) + part]
 
     def to_markdown(self) -> list[str]:
-        """Return the lines of the sentences above the table, of the table, and of its notes as a list."""
+        """Return the lines of the sentences above the table, the table itself, and its notes as a Markdown list."""
         cited = [[f"{row[0].text} [{by}]" if by else row[0].text, *_texts(row[1:])] for by, row in self.cited]
         notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         lines = markdown(self.headings, [*self._bold("**{}**"), *cited])
         return [*self.said, *([""] if self.said else []), *lines, *notes]
 
     def to_html(self) -> str:
-        """Return the table as HTML, without title and sentences; text between backticks is code."""
+        """Return the table as HTML without title and sentences; text between backticks becomes code."""
         rows = [("th", self.headings), *(("td", row) for row in self.texts)]
         cells = ("".join(f"<{tag}>{in_html(each)}</{tag}>" for each in row) for tag, row in rows)
         return f'<div class="scroll"><table>{"".join(f"<tr>{row}</tr>" for row in cells)}</table></div>'
@@ -160,7 +160,7 @@ class Table:
         ]
 
     def to_csv(self) -> str:
-        """Return the table as CSV, with unrounded numbers and separate columns for the ends of intervals."""
+        """Return the table as CSV with unrounded numbers and separate columns for the ends of intervals."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         every = [*(("", row) for row in self.rows), *self.cited]
@@ -183,7 +183,7 @@ def _texts(row: Sequence[Cell], write: Any = str) -> list[str]:
 
 
 def in_html(text: str) -> str:
-    """Return a text as HTML, with text between backticks as code."""
+    """Return a text as HTML, in which text between backticks becomes code."""
     return re.sub("`(.*?)`", r"<code>\1</code>", html.escape(text.encode("utf-8", "replace").decode()))
 
 
@@ -192,22 +192,22 @@ def in_html(text: str) -> str:
 _ESCAPES = {
     **{each: f"\\{each}" for each in "{}$&#_%"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " "},
-    **{"[": "{[}", "]": "{]}", '"': r"\textquotedbl{}"},  # behind \\ a bracket would be its argument
+    **{"[": "{[}", "]": "{]}", '"': r"\textquotedbl{}"},  # after \\ a bracket would be its argument
     **{"<": "$<$", ">": "$>$", "|": "$|$", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$"},
     **{"≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$", "→": r"$\to$", "≈": r"$\approx$", "Σ": r"$\Sigma$"},
     **{"—": "---", "–": "--", "…": r"\ldots{}", "’": "'", "“": "``", "”": "''", "√": r"$\surd$"},
     **{"α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "σ": r"$\sigma$", "θ": r"$\theta$"},
 }
-_LAST = "ſ"  # of the Latin letters that pdflatex sets by itself
+_LAST = "ſ"  # the last Latin letter that pdflatex typesets without packages
 
 
 def escape(text: str) -> str:
-    """Return a text escaped for LaTeX; raise `UserError` for a character that pdflatex cannot typeset."""
+    """Return a text escaped for LaTeX, or raise `UserError` for a character that pdflatex cannot typeset."""
     for character in text:
         if character not in _ESCAPES and (character > _LAST or not character.isprintable()):
             raise UserError(f"{clip(repr(text), 60)}: LaTeX cannot typeset {character!r}; write it in Latin letters")
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
-    return escaped.replace(" \\%", "~\\%")  # no line begins with a percent sign
+    return escaped.replace(" \\%", "~\\%")  # keeps a percent sign from beginning a line
 
 
 def cite_key(source: str) -> str:

@@ -1,4 +1,4 @@
-"""Results of tasks: scores with standard errors, and paired comparisons of two models over items.
+"""Task results: scores with standard errors, and paired comparisons of two models over items.
 
 An item is a text, a sentence or a pair. A score is Σ sums / Σ weights over n items, or its exponential.
 """
@@ -25,15 +25,15 @@ _DIGITS = ".4f"
 class Score:
     """One score of a task."""
 
-    quantity: str  # what it is: perplexity, share of texts, nats per token
+    quantity: str  # name of the quantity: perplexity, share of texts, nats per token
     value: float
-    stderr: float | None = None  # standard error over the items, None where there is none
+    stderr: float | None = None  # standard error over the items, if there is one
     items: int  # n
-    of: str = ""  # a digest of the items: scores of the same items are compared item by item
-    sums: tuple[float, ...] = ()  # of each item, [n]; nothing where items are not compared
+    of: str = ""  # a digest of the items; scores with the same digest are compared item by item
+    sums: tuple[float, ...] = ()  # of each item, [n]; empty if items are not compared
     weights: tuple[float, ...] = ()  # of each item, [n]
     exponential: bool = False  # whether the value is the exponential of Σ sums / Σ weights
-    published: Mapping[str, float] = attrs.field(factory=dict)  # what others report of the same quantity, by name
+    published: Mapping[str, float] = attrs.field(factory=dict)  # published values of the same quantity, by name
 
     @classmethod
     def over(
@@ -71,7 +71,7 @@ class Score:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Score:
-        """Return the score of a JSON object, with null for non-finite numbers; raises as `TaskResult.from_table`."""
+        """Return the score in a JSON object, with null for non-finite numbers; raises like `TaskResult.from_table`."""
 
         def number(value: float | None, otherwise: float = math.inf) -> float:
             return otherwise if value is None else float(value)
@@ -89,7 +89,7 @@ class Score:
         )
 
     def minus(self, other: Score) -> Interval | None:
-        """Return Σ (sums − other sums) / Σ weights with its interval over items; None if the items differ."""
+        """Return Σ (sums − other sums) / Σ weights with its interval over items, or None if the items differ."""
         import torch
 
         if not self.of or (self.of, self.quantity, self.weights) != (other.of, other.quantity, other.weights):
@@ -110,17 +110,17 @@ class Score:
         return with_error(self.value, self.stderr, ".2f" if self.exponential else _DIGITS)
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object, without the numbers of each item."""
+        """Return the numbers as a JSON object that omits the numbers of each item."""
         return attrs.asdict(self, filter=lambda field, _: field.name not in ("sums", "weights"))
 
 
 def difference(one: Score, other: Score) -> str:
-    """Return the difference of two scores on the same items, in words."""
+    """Return the difference between two scores on the same items in words."""
     return in_words(one.minus(other), exponential=one.exponential)
 
 
 def in_words(interval: Interval | None, *, exponential: bool) -> str:
-    """Return a difference of `Score.mean` in words: in percent for an exponential, otherwise in the score's unit."""
+    """Return a difference of `Score.mean` in words, in percent for an exponential and otherwise in the score's unit."""
     if interval is None or not math.isfinite(interval.width):
         return NONE
     if exponential:
@@ -130,18 +130,18 @@ def in_words(interval: Interval | None, *, exponential: bool) -> str:
 
 @attrs.frozen(kw_only=True)
 class TaskResult:
-    """The result of a task for a model."""
+    """The result of a task for one model."""
 
-    task: str  # its title
-    settings: Mapping[str, Any]  # the task's parameters, the seed, and what else the scores depend on
+    task: str  # title of the task
+    settings: Mapping[str, Any]  # the task's parameters, the seed, and everything else that the scores depend on
     step: int  # optimizer steps of the weights
-    ema: bool  # whether they are EMA weights
+    ema: bool  # whether the weights are EMA weights
     scores: Mapping[str, Score]  # by name
-    notes: tuple[str, ...] = ()  # what is to be said beside them
+    notes: tuple[str, ...] = ()  # sentences printed with the scores
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> TaskResult:
-        """Return the result of a JSON object; another object raises one of the errors that `task_results` handles."""
+        """Return the result in a JSON object; an invalid object raises an error that `task_results` handles."""
         return cls(
             task=str(table["task"]),
             settings={**table["settings"], "seed": int(table["settings"]["seed"])},
@@ -157,7 +157,7 @@ class TaskResult:
         return int(self.settings["seed"])
 
     def to_table(self) -> dict[str, Any]:
-        """Return the numbers as a JSON object, without the numbers of each item."""
+        """Return the numbers as a JSON object that omits the numbers of each item."""
         return attrs.asdict(self) | {"scores": {name: score.to_table() for name, score in self.scores.items()}}
 
 
@@ -172,7 +172,7 @@ def task_results(tables: Iterable[Mapping[str, Any]]) -> Iterator[TaskResult]:
 
 
 def notes_of(results: Mapping[str, Sequence[TaskResult]]) -> list[str]:
-    """Return the notes of all runs or arms without duplicates, with names unless a note applies to all."""
+    """Return the notes of all runs or arms without duplicates, prefixed with names unless a note applies to all."""
     notes = {name: [note for each in of_one for note in each.notes] for name, of_one in results.items()}
     lines = []
     for note in dict.fromkeys(note for each in notes.values() for note in each):

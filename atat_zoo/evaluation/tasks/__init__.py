@@ -1,4 +1,4 @@
-"""Tasks: scores of a trained model on held-out problems, computed once for the same weights and seed."""
+"""Tasks: scores of a trained model on held-out problems, computed only once for the same weights and seed."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ class Task(Protocol):
     """The base class of components of the kind task; only `measure` has no default."""
 
     name: str
-    reads_dialogues: ClassVar[bool] = False  # whether it is of runs that have learned answers, data.format = "chat"
+    reads_dialogues: ClassVar[bool] = False  # whether the task is for runs with data.format = "chat"
 
     def absent(self) -> Iterable[str]:
-        """Yield a sentence for each missing file or package, with the command that installs it.
+        """Yield a sentence for each missing file or package, including the command that installs it.
 
-        It is called before training and before a model is loaded, and imports no torch.
+        This method is called before training and before a model is loaded, and must not import torch.
         """
         return ()
 
     def inputs(self, experiment: Experiment) -> Any:
-        """Return the further inputs of the scores, besides parameters, weights and seed, as a JSON value.
+        """Return the inputs of the scores other than parameters, weights and seed, as a JSON value.
 
-        Examples are the SHA-256 of a file, or the experiment's sampler. Saved results with equal inputs are reused.
+        Examples are the SHA-256 of a file and the experiment's sampler. Saved results with the same inputs are reused.
         """
         return None
 
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> Mapping[str, Score | str]:
-        """Return the scores by name; random numbers are a function of the seed and of the item's index.
+        """Return a dict from name to score; random numbers must be a function of the seed and the item's index.
 
-        `Score.over` computes a score from the numbers of each item. A str instead of a score is a note, such as the
+        `Score.over` computes a score from the numbers of each item. A str in place of a score is a note, such as the
         time taken, and is not compared. `run` is the folder of the model's run. `progress` is called with the completed
         and total number of items.
 
         Raises:
-            UserError: If the model cannot be evaluated and `check` could not find this in the experiment.
+            UserError: If the model cannot be evaluated for a reason that `check` could not find in the experiment.
         """
         ...
 
@@ -63,7 +63,7 @@ class Task(Protocol):
 
 
 def title(task: Task) -> str:
-    """Return the name of a task and its parameters that are not defaults, such as `infilling (gap = 3)`."""
+    """Return the name of a task with its non-default parameters, such as `infilling (gap = 3)`."""
     table = unstructure(task)
     fields = {field.name: field for field in fields_of(type(task))}
     chosen = settings({key: value for key, value in table.items() if key in fields and value != _default(fields[key])})
@@ -71,21 +71,21 @@ def title(task: Task) -> str:
 
 
 def _default(field: Field) -> Any:
-    """Return the default of a parameter as `unstructure` writes it, or a value equal to no other if it is required."""
+    """Return a parameter's default as `unstructure` writes it, or a value that equals no other if it is required."""
     if field.kind and not field.many and isinstance(field.default, str | dict):
         return unstructure(Zoo.load().spec(field.kind, field.default))
     return list(field.default) if isinstance(field.default, tuple) else field.default
 
 
 def conflicts_of(experiment: Experiment, **parts: Any) -> Iterable[Problem]:
-    """Yield conflicts between an experiment and other components by kind, such as a task's sampler."""
-    # Without its tasks, whose checks are what asks.
+    """Yield the conflicts of an experiment with other components, given by kind, such as a task's sampler."""
+    # Leave out the experiment's tasks, because their checks call this function.
     evaluation: Any = experiment.evaluation
     yield from conflicts_with(attrs.evolve(experiment, evaluation=attrs.evolve(evaluation, tasks=())), parts)
 
 
 def require(tasks: Iterable[Task], experiment: Experiment) -> None:
-    """Raise `UserError` if a task lacks files or packages, or cannot evaluate the experiment's models."""
+    """Raise `UserError` if a task lacks files or packages or cannot evaluate the experiment's models."""
     sentences = [
         f"task {title(task)}: {problem}"
         for task in tasks
@@ -96,7 +96,7 @@ def require(tasks: Iterable[Task], experiment: Experiment) -> None:
 
 
 def sampling_inputs(sampler: Any, experiment: Experiment) -> list[Any]:
-    """Return the inputs of scores of generated texts: the sampler (default: the run's), the guidance and the text."""
+    """Return the inputs of scores for generated texts: the sampler (default: the run's), the guidance and the text."""
     parts = experiment.parts
     settings = [unstructure(sampler or parts["sampler"]), unstructure(parts["guidance"])]
     return [*settings, parts["corpus"].fingerprint()]
@@ -111,12 +111,12 @@ def measure_tasks(
     leave_out: bool = False,
     progress: StageProgress = None,
 ) -> list[TaskResult]:
-    """Evaluate `Model.from_run(run)` on tasks, save the results in the run folder, and reuse saved ones.
+    """Evaluate `Model.from_run(run)` on tasks, reuse saved results, and save new results in the run folder.
 
     `progress` is called with the title of a task and the completed and total number of its items.
 
     Raises:
-        UserError: If a task cannot evaluate the model. With `leave_out`, the result has a note instead of scores.
+        UserError: If a task cannot evaluate the model, unless `leave_out`; its result then has a note and no scores.
     """
     tasks, folder, results = list(tasks), RunFolder(Path(run)), []
     weights = sha256_of(folder.model_at(model.step) / WEIGHTS) if tasks else ""

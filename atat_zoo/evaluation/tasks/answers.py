@@ -1,4 +1,4 @@
-"""Answers to held-out dialogues, compared with the true answers."""
+"""Answers in held-out dialogues, compared with the true answers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _WORD = re.compile(r"\w+")
 
 @component
 class AnswersTask(Task):
-    """Generates the last answer of each held-out dialogue, given everything before it.
+    """Generation of the last answer in each held-out dialogue, given everything before it.
 
-    `exact match`: fraction of the answers that equal the true one, except for white space at the ends. `shared words`:
-    F1 of the words. With one dialogue per sequence the model decides the length of its answer; with packed dialogues
-    the length is given, so the two settings are not comparable.
+    `exact match` is the fraction of answers that equal the true answer, except for white space at the ends. `shared
+    words` is the F1 of the words. With one dialogue per sequence, the model decides the length of its answer; with
+    packed dialogues, the length is given, so the two settings are not comparable.
     """
 
     name = "answers"
@@ -39,12 +39,12 @@ class AnswersTask(Task):
     reads_dialogues: ClassVar[bool] = True
 
     questions: int = param(256, help="maximum number of dialogues, evenly spaced; 0 means all", ge=0)
-    sampler: Any = component_param("sampler", None, help="sampler; default: the run's")
+    sampler: Any = component_param("sampler", None, help="sampler (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         if experiment.data.format != "chat":
-            yield Problem("evaluation.tasks", 'the task needs dialogues, data.format = "chat"; leave it out')
+            yield Problem("evaluation.tasks", 'the task needs dialogues, data.format = "chat"; leave the task out')
         if self.sampler is not None:
             yield from conflicts_of(experiment, sampler=self.sampler)
 
@@ -76,13 +76,13 @@ class AnswersTask(Task):
 class HeldOutQuestion(NamedTuple):
     """A dialogue up to its last answer, in tokens."""
 
-    row: int  # the number of its row in the held-out text
+    row: int  # index of the dialogue's row in the held-out text
     given: list[int]
-    answer: list[int]  # with its end, and with what fills the row of a dialogue that has its own
+    answer: list[int]  # including its end, and the padding if the dialogue has its own row
 
 
 def questions_of(text: Text) -> list[HeldOutQuestion]:
-    """Return the last answer of each dialogue in a text, with the dialogue before it."""
+    """Return the last answer of each dialogue in a text, together with the dialogue before the answer."""
     import torch
 
     of_row = torch.zeros_like(text.tokens) if text.documents is None else text.documents
@@ -99,10 +99,11 @@ def questions_of(text: Text) -> list[HeldOutQuestion]:
 def answers_to(
     model: Model, questions: Sequence[HeldOutQuestion], *, seed: int, batch_size: int, sampler: Any = None
 ) -> list[str]:
-    """Return the model's answers in float32, with a sampler (default: the run's) and the run's guidance.
+    """Return the model's answers, computed in float32 with a sampler (default: the run's) and the run's guidance.
 
-    An answer has as many masks as the true answer has tokens; in rows of one dialogue it has the rest of the row, so
-    that the model decides its length. The random numbers of question n are a function of (seed, n).
+    An answer is generated from as many masks as the true answer has tokens. If each dialogue has its own row, these
+    fill the rest of the row, so that the model decides the answer's length. The random numbers of question n are a
+    function of (seed, n).
     """
     import torch
 
@@ -124,7 +125,7 @@ def answers_to(
 
 
 def shared_words(one: str, other: str) -> float:
-    """Return SQuAD's F1 of the words of two texts, without order and case; 1 if both texts have no words."""
+    """Return SQuAD's F1 of the words in two texts, ignoring order and case; it is 1 if neither text contains a word."""
     a, b = (Counter(_WORD.findall(text.lower())) for text in (one, other))
     total = a.total() + b.total()
     return 2 * (a & b).total() / total if total else 1.0

@@ -1,4 +1,4 @@
-"""Pairs of sentences with exchanged words, which show whether predictions depend on the context."""
+"""Pairs of sentences with exchanged words, which reveal whether predictions depend on the context."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Placed(NamedTuple):
 
 
 def pair_of(name: str, sentences: Any) -> tuple[Placed, Placed]:
-    """Return the two sentences of a pair; raise `ValueError` if it is not valid."""
+    """Return the two sentences of a pair, or raise `ValueError` if the pair is invalid."""
     of = sentences if isinstance(sentences, list | tuple) else []
     match [_WORD.fullmatch(each) for each in of if isinstance(each, str)]:
         case [re.Match() as first, re.Match() as second] if first[2] != second[2]:
@@ -47,19 +47,20 @@ def pair_of(name: str, sentences: Any) -> tuple[Placed, Placed]:
 
 @component
 class ContextProbeTask(Task):
-    """Compares log p of a word in its own context and in the context of another sentence.
+    """Comparison of a word's log p in its own context with its log p in the context of another sentence.
 
-    `right`: fraction of words that are more probable in their own context. `margin`: log p in the own context − log p
-    in the other, per word, by the chain rule over its tokens. `importance`: difference of a word's importance between
-    both contexts, if the model has an estimator. An autoregressive model reads the left context only.
+    `right` is the fraction of words that are more probable in their own context. `margin` is log p in a word's own
+    context − log p in the other context, computed with the chain rule over the word's tokens. `importance` is the
+    difference in a word's importance between the two contexts, if the model has an estimator. An autoregressive model
+    reads only the left context.
     """
 
     name = "context_probe"
-    summary = 'accuracy of choosing a word\'s own context over another one, e.g. for senses of "bank"'
+    summary = 'accuracy of choosing a word\'s own context over a different one, e.g. for senses of "bank"'
 
-    file: str | None = param(None, help="TOML file with pairs of sentences; default: the pairs shipped with atat_zoo")
+    file: str | None = param(None, help="TOML file with pairs of sentences (default: the pairs shipped with atat_zoo)")
     pairs: dict[str, tuple[str, ...]] = param(
-        {}, help="pairs of sentences by name, with the word in brackets; alternative to a file"
+        {}, help="pairs of sentences by name, each with the word in brackets; an alternative to a file"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -94,7 +95,7 @@ class ContextProbeTask(Task):
         except ValueError as error:
             raise UserError(f"{clip(self.file or 'pairs')}: {error}") from None
         if not pairs:
-            raise UserError(f"file: {clip(self.file or '')} has no pair; add one")
+            raise UserError(f"file: {clip(self.file or '')} does not contain a pair; add one")
         return pairs
 
     @override
@@ -120,7 +121,7 @@ class ContextProbeTask(Task):
 
 
 class _Row:
-    """A word in a context as a row of a model."""
+    """A word in a context, as a row that a model reads."""
 
     def __init__(self, model: Model, placed: Placed) -> None:
         from atat_zoo.generation.layout import frame_tokens
@@ -130,11 +131,11 @@ class _Row:
         first, last = frame_tokens(model.tokenizer, model.experiment.data.special_tokens)
         self.row = [*first, *self.ids, *last]
         if len(self.row) > model.context.length:
-            problem = f"has {len(self.row)} tokens with special tokens, more than the training length"
+            problem = f"has {len(self.row)} tokens including special tokens, more than the training length"
             raise UserError(
                 f"the sentence {clip(repr(self.text))} {problem} {model.context.length}; leave the pair out"
             )
-        # The tokens that have a byte of the word.
+        # The tokens that contain a byte of the word.
         begin = len(placed.before.encode())
         end, at, sizes = begin + len(placed.word.encode()), 0, model.tokenizer.byte_counts()
         self.places = []
@@ -143,8 +144,8 @@ class _Row:
                 self.places.append(place)
             at += int(sizes[token])
         if at != len(self.text.encode()):
-            problem = f"the tokenizer does not restore the sentence {clip(repr(self.text))}"
-            raise UserError(f"{problem}; write it as the training text is written")
+            problem = f"the tokenizer does not reproduce the sentence {clip(repr(self.text))}"
+            raise UserError(f"{problem}; write the sentence in the style of the training text")
         self.before = len(first)
 
     def log_likelihood(self) -> float:

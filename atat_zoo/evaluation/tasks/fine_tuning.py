@@ -1,7 +1,7 @@
 """Fine-tuning of a network with a head that predicts a class or a number for each text.
 
-n texts of at most L tokens, C classes, D the network's width. The head reads the mean and the largest value of each
-hidden channel over a text. All random numbers are a function of the seed.
+There are n texts of at most L tokens, C classes, and a network of width D. The head reads the mean and the maximum of
+each hidden channel over a text. All random numbers are a function of the seed.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ def steps_of(texts: int, recipe: Recipe) -> int:
 
 
 class NetworkWithHead(nn.Module):
-    """A module from rows of tokens to the logits of C classes, or to a number if C is 1."""
+    """A module that maps rows of tokens to the logits of C classes, or to a number if C is 1."""
 
     def __init__(self, network: Any, mask_id: int, outputs: int, *, fill: int | None, seed: int) -> None:
-        """Wrap a network, whose weights are trained too; for `fill` see `attends` of `fine_tuned`."""
+        """Wrap a network, whose weights are also trained; for `fill`, see `attends` in `fine_tuned`."""
         super().__init__()
         self.network, self.mask_id, self.fill = network, mask_id, fill
-        with torch.random.fork_rng(devices=[]):  # the layer draws its first weights from the global generator
+        with torch.random.fork_rng(devices=[]):  # the layer draws its initial weights from the global generator
             torch.manual_seed(seed)
             self.head = nn.Linear(2 * network.embedding.embedding_dim, outputs)
 
     def forward(self, rows: Rows) -> Tensor:
-        """Return logits, float32 [n, C], of rows with at least one token each."""
+        """Return the logits, float32 [n, C], for rows that contain at least one token each."""
         device, lengths = self.head.weight.device, torch.tensor([len(row) for row in rows])
         tokens = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, self.mask_id)
         short = 0 if self.fill is None else max(0, self.fill - tokens.shape[1])
         tokens = functional.pad(tokens, (0, short), value=self.mask_id).to(device)
         here = torch.arange(tokens.shape[1], device=device) < lengths[:, None].to(device)
-        t = torch.zeros(len(tokens), device=tokens.device) if self.network.reads_time else None  # nothing is noisy
+        t = torch.zeros(len(tokens), device=tokens.device) if self.network.reads_time else None  # without noise
         if self.fill is None and not bool(here.all()):
             hidden = self.network(tokens, t, attention=here[:, None, None].expand(-1, 1, here.shape[1], -1))
         else:
@@ -83,18 +83,19 @@ def fine_tuned(
     attends: bool = True,
     progress: Progress = None,
 ) -> Callable[[Rows], Tensor]:
-    """Train a model's network with a head, and return a function from rows to logits, float32 [n, C] on the CPU.
+    """Train a model's network with a head, and return a function that maps rows to logits, float32 [n, C] on the CPU.
 
     Args:
-        model: The model whose network is copied; it does not change.
+        model: The model whose network is copied. The model itself is not changed.
         rows: The tokens of n texts, at least one token each.
-        labels: [n]; int64 class indices, or float numbers.
+        labels: [n], either int64 class indices or float numbers.
         recipe: The hyperparameters of training.
         outputs: C, or 1 for a number.
-        seed: Seed of the head, the order of the texts, the dropout, and random initial weights.
-        trained: Start from the model's weights (True) or from random weights (False).
-        attends: Hide the padding of shorter rows by an attention mask. If False, the network reads masks there, up to
-            at least the length of the longest of `rows`, for networks without attention or faster without a mask.
+        seed: Seed of the head, the order of the texts, dropout, and random initial weights.
+        trained: Whether to start from the model's weights (True) or from random weights (False).
+        attends: Whether to hide the padding of shorter rows with an attention mask. If False, the network reads masks
+            in place of padding, up to at least the length of the longest of `rows`. Use this for networks without
+            attention, or for networks that are faster without an attention mask.
         progress: A function that is called with the completed and total number of steps.
     """
     module: Any = model.module
@@ -133,7 +134,7 @@ def fine_tuned(
     whole.eval()
 
     def predict(rows: Rows) -> Tensor:
-        # Texts of about the same length together; a text's logits do not depend on the others.
+        # Batch texts of similar lengths; the logits of a text do not depend on the other texts.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         logits = torch.zeros(len(rows), outputs)
         with torch.no_grad():
@@ -145,14 +146,14 @@ def fine_tuned(
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of classes, or the squared error of numbers."""
+    """Return the cross-entropy for class labels, or the squared error for numbers."""
     if labels.is_floating_point():
         return functional.mse_loss(logits[:, 0], labels.float())
     return functional.cross_entropy(logits, labels)
 
 
 def score(metric: str, predicted: Tensor, labels: Sequence[float]) -> float:
-    """Return a metric of predictions, classes or numbers [n]; a correlation with a constant is 0."""
+    """Return a metric of predicted classes or numbers [n]; a correlation with a constant is 0."""
     from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
     from torchmetrics.functional.classification import binary_f1_score, binary_matthews_corrcoef, multiclass_accuracy
 

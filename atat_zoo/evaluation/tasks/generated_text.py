@@ -1,4 +1,4 @@
-"""Tasks of generated texts, scored by diversity and a judge model: controlled generation and long texts."""
+"""Tasks that score generated texts by diversity and with a judge model: controlled generation and long texts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class JudgedTask(Task):
     """A task that generates texts, with an optional judge model."""
 
-    judge: Any  # the specification, or None
+    judge: Any  # the judge component, or None
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
@@ -42,7 +42,7 @@ class JudgedTask(Task):
         yield from lacking([self.judge] if self.judge else [])
         folder = self.judge.folder if self.judge else None
         if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
-            yield f"judge: {folder} is not a finished run; choose another, or leave judge out"
+            yield f"judge: {folder} is not a finished run; choose another run, or leave judge out"
 
     def judge_weights(self) -> str | None:
         """Return the SHA-256 of the judge's weights, if the judge is a run."""
@@ -57,7 +57,7 @@ class JudgedTask(Task):
             )
 
     def write(self, model: Model, number: int, *, seed: int, **options: Any) -> Generation:
-        """Return texts generated in windows and in float32, in which they do not depend on the batch size.
+        """Return texts generated in windows and in float32, so that the texts do not depend on the batch size.
 
         The options are those of `Model.sample`.
         """
@@ -65,7 +65,7 @@ class JudgedTask(Task):
         return model.sample(number, seed=seed, precision="fp32", batch_size=batch, windows=True, **options)
 
     def scores_of(self, written: Generation, of: str, model: Model, n: int | None = None) -> dict[str, Score]:
-        """Return scores of texts: entropy, distinct n-grams if n is given, and generative perplexity with a judge."""
+        """Return scores of texts: entropy, distinct n-grams (given n), and generative perplexity (given a judge)."""
         from atat_zoo.evaluation.metric_states import distinct, entropy
         from atat_zoo.evaluation.text_scores import pieces_of
 
@@ -82,23 +82,26 @@ class JudgedTask(Task):
 
 @component
 class ControlledTask(JudgedTask):
-    """Compares n texts generated with guidance to n texts without guidance, from the same seeds, by the run's sampler.
+    """Comparison of n texts generated with guidance and n texts without, from the same seeds with the run's sampler.
 
-    `accuracy`: fraction of texts that the classifier assigns to the attribute. `entropy`: unigram entropy within a
-    text, in nats. `generative perplexity`: by the judge model, if given. Each is reported for guided texts and, as
-    `unguided`, for the others. Nonsense can have a high accuracy; the other metrics reveal it.
+    `accuracy` is the fraction of texts that the classifier assigns to the attribute. `entropy` is the unigram entropy
+    within a text, in nats. `generative perplexity` is computed if a judge model is given. Each score is reported for
+    the guided texts and, as `unguided`, for the other texts. Nonsense can reach a high accuracy, but the other metrics
+    reveal it.
     """
 
     name = "controlled"
-    summary = "controlled generation: attribute accuracy by a classifier, diversity and generative perplexity"
+    summary = "controlled generation: attribute accuracy according to a classifier, diversity and generative perplexity"
     refs = ("arXiv:1912.02164",)
 
     guidance: Any = component_param("guidance", attrs.NOTHING, help="guidance towards the attribute")
     classifier: Any = component_param(
-        "classifier", attrs.NOTHING, help="classifier that detects the attribute; preferably not the guidance's own"
+        "classifier",
+        attrs.NOTHING,
+        help="classifier that detects the attribute, preferably not the classifier of the guidance",
     )
-    texts: int = param(64, help="number of texts with guidance, and as many without", ge=1)
-    judge: Any = component_param("judge", None, help="judge model for generative perplexity")
+    texts: int = param(64, help="number of texts to generate with guidance, and again without guidance", ge=1)
+    judge: Any = component_param("judge", None, help="judge model that computes generative perplexity")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -127,11 +130,11 @@ class ControlledTask(JudgedTask):
 
 @component
 class LongTextTask(JudgedTask):
-    """Generates n long texts with the run's guidance, in windows of the training length.
+    """Generation of n long texts with the run's guidance, in windows of the training length.
 
-    `entropy`: unigram entropy within a text, in nats. `distinct`: fraction of distinct token n-grams of a text.
-    `generative perplexity`: by the judge model, if given. Repetitive text has low values of all three. Throughput is
-    printed as a note, because it depends on the machine.
+    `entropy` is the unigram entropy within a text, in nats. `distinct` is the fraction of distinct token n-grams in a
+    text. `generative perplexity` is computed if a judge model is given. All three are low for repetitive text.
+    Throughput is printed as a note because it depends on the machine.
     """
 
     name = "long_text"
@@ -140,13 +143,13 @@ class LongTextTask(JudgedTask):
 
     length: int = param(2048, help="tokens per text", ge=2)
     texts: int = param(16, help="number of texts", ge=1)
-    n: int = param(2, help="n of the n-grams of `distinct`", ge=1)
-    sampler: Any = component_param("sampler", "semi_autoregressive", help="sampler")
-    judge: Any = component_param("judge", None, help="judge model for generative perplexity")
+    n: int = param(2, help="number of tokens per n-gram for `distinct`", ge=1)
+    sampler: Any = component_param("sampler", "semi_autoregressive", help="sampler that generates the texts")
+    judge: Any = component_param("judge", None, help="judge model that computes generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         if self.n > self.length:
-            raise ValueError(f"n = {self.n}: is larger than length = {self.length}; lower n")
+            raise ValueError(f"n = {self.n} is larger than length = {self.length}; lower n")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Tasks of the NLL of held-out text: by two estimators, over many decoding orders, and under samplers."""
+"""Tasks that compute the NLL of held-out text: with two estimators, over many decoding orders, and under samplers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
 
-# One token after the other, in an order that is drawn: the model without what a sampler saves.
+# One token at a time in a random order: the model itself, without the shortcuts of a sampler.
 ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "one_at_a_time"}
 
 
@@ -37,29 +37,29 @@ ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "on
 class OnText(Task):
     """A task on the text of a corpus, or on the run's held-out text."""
 
-    corpus: Any = component_param("corpus", None, help="corpus to evaluate; default: the run's held-out text")
+    corpus: Any = component_param("corpus", None, help="corpus to evaluate (default: the run's held-out text)")
     split: Literal["validation", "test", "all"] = param(
-        "validation", help="split of the corpus; all of it if nothing is held out"
+        "validation", help="split of the corpus; the whole corpus is used if nothing is held out"
     )
     sequences: int = param(1024, help="maximum number of sequences, evenly spaced; 0 means all", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if self.corpus is None and self.split == "all":
-            raise ValueError("split = all: includes the run's training text; pass a corpus, or another split")
+            raise ValueError("split = all includes the run's training text; pass a corpus, or choose another split")
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
         return (self.corpus or experiment.parts["corpus"]).fingerprint()
 
     def split_of(self, corpus: Any) -> Split:
-        """Return the split to read; for a corpus without held-out text, or with split "all", it is `train`."""
+        """Return the split to read, which is `train` for a corpus without held-out text or with split "all"."""
         if self.split == "all" or (self.corpus is not None and corpus.undivided):
             return "train"
         split: Split = self.split if self.corpus is None else corpus.held_out_split(self.split)
         return split
 
     def text(self, model: Model, run: Path) -> Text:
-        """Return the sequences, packed as in training."""
+        """Return the sequences of the text, packed as during training."""
         from atat_zoo.evaluation.held_out_text import held_out_text, text_of
 
         if self.corpus is None:
@@ -70,13 +70,13 @@ class OnText(Task):
 
 
 def bound_score(quantity: str, nats: Tensor, n: Tensor, of: str, published: Mapping[str, float] | None = None) -> Score:
-    """Return the exponential of nats per token, from nats per token [n, L] or per text [n], and the tokens [n]."""
+    """Return the exponential of nats per token, given `nats` per token [n, L] or per text [n], and `n` tokens [n]."""
     nats = nats if nats.dim() == 1 else nats.sum(1)
     return Score.over(quantity, nats, n, of=of, exponential=True, published=published)
 
 
 def without_special(model: Model, text: Text, nats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a mask of BOS and EOS, bool [n, L], and the nats [n] and number [n] of the other tokens."""
+    """Return a mask of BOS and EOS, bool [n, L], the nats [n] of the other tokens, and their number [n]."""
     import torch
 
     from atat_zoo.evaluation.held_out_text import special_ids
@@ -87,17 +87,17 @@ def without_special(model: Model, text: Text, nats: Tensor) -> tuple[Tensor, Ten
 
 @component
 class HeldOutTask(OnText):
-    """NLL bound of a text by two estimators, `exact_k` and `continuous_t`, and per byte.
+    """NLL bound of a text, per token with two estimators, `exact_k` and `continuous_t`, and per byte.
 
-    A further bound of the objective, such as the `sets bound`, has a separate row. With an exact likelihood, one value
-    is reported. `calibration error` is computed on the predictions under the first masks.
+    Any further bound of the objective, such as the `sets bound`, is reported in a separate row. With an exact
+    likelihood, only one value is reported. `calibration error` is computed from the predictions under the first masks.
     """
 
     name = "held_out"
-    summary = "NLL bound of a text by two estimators, per token and per byte, and calibration"
+    summary = "NLL bound of a text with two estimators, per token and per byte, and calibration"
     refs = ("arXiv:2406.07524", "arXiv:1706.04599")
 
-    mask_samples: int = param(4, help="masks sampled per sequence, for each estimator", ge=1)
+    mask_samples: int = param(4, help="number of masks sampled per sequence, for each estimator", ge=1)
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
@@ -121,7 +121,7 @@ class HeldOutTask(OnText):
                 scores[f"by {spec.bound.name}"] = bound_score(title(quantity), nats, n, of)
                 continue
             scores["bound"] = bound_score(title(quantity), nats, n, of)
-            # Such a model did not learn uniform masks, of which the perplexity is.
+            # Such a model was not trained on uniform masks, under which the perplexity is defined.
             scores |= {title(other): bound_score(title(other), theirs, n, of) for other, theirs in others}
             special, plain, rest = without_special(model, text, nats)
             if special.any():
@@ -136,7 +136,7 @@ class HeldOutTask(OnText):
         return scores
 
     def _specs(self, experiment: Experiment) -> Iterator[EvaluationSpec]:
-        """Yield the settings of `exact_k`, and of `continuous_t` if the bound is not exact."""
+        """Yield the settings for `exact_k`, and those for `continuous_t` if the likelihood is not exact."""
         batch = experiment.evaluation.batch_size
         yield EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, metrics=("calibration_error",))
         other = EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, bound="continuous_t")
@@ -149,8 +149,8 @@ class HeldOutTask(OnText):
 class BracketTask(OnText):
     """A bracket of the NLL under random-order generation, one token per decoding step.
 
-    `bound`: K decoding orders are averaged inside the logarithm. `one order`: the same with K = 1, the usual bound of
-    masked diffusion. `truth above`: a lower limit, in expectation, of the true NLL (docs/explanation/mathematics.md).
+    `bound` averages K decoding orders inside the logarithm. `one order` is the same with K = 1, the usual bound of
+    masked diffusion. `truth above` is, in expectation, a lower limit of the true NLL (docs/explanation/mathematics.md).
     """
 
     name = "bracket"
@@ -158,20 +158,22 @@ class BracketTask(OnText):
     refs = ("arXiv:1509.00519", "arXiv:2605.24292")
 
     sequences: int = param(16, help="maximum number of sequences; 0 means all", ge=0)
-    orders: int = param(16, help="K, decoding orders per sequence; an even number", ge=2)
-    sampler: Any = component_param("sampler", ONE_AT_A_TIME, help="samplers whose decoding orders are used")
+    orders: int = param(16, help="number K of decoding orders per sequence, which must be even", ge=2)
+    sampler: Any = component_param("sampler", ONE_AT_A_TIME, help="sampler whose decoding orders are used")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.orders % 2:
-            raise ValueError(f"orders = {self.orders}: a bracket compares two halves of the orders; set an even number")
+            raise ValueError(
+                f"orders = {self.orders}: a bracket compares two halves of the orders; set orders to an even number"
+            )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         yield from conflicts_of(experiment, sampler=self.sampler)
         if why := self.sampler.no_policy_bound_because:
-            of = f"sampler {self.sampler.name!r} has no {POLICY_BOUND}"
-            yield Problem("evaluation.tasks", f"{of}: {why}; choose another")
+            of = f"sampler {self.sampler.name!r} does not have a {POLICY_BOUND}"
+            yield Problem("evaluation.tasks", f"{of}: {why}; choose another sampler")
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
@@ -205,11 +207,11 @@ class BracketTask(OnText):
 
 @component
 class PricesTask(OnText, JudgedTask):
-    """Policy bound, NFE and generated text of several samplers, with the run's guidance.
+    """Policy bound, NFE and generated texts of several samplers, with the run's guidance.
 
-    Reports the policy bound on the text, forward passes (NFE), unigram entropy of the generated text in nats and,
-    with a judge model, generative perplexity, which is lowest for repetitive text and needs the entropy to interpret
-    it.
+    The task reports the policy bound on the text, the number of forward passes (NFE), the unigram entropy of the
+    generated texts in nats and, with a judge model, generative perplexity. The latter is lowest for repetitive text, so
+    interpret it together with the entropy.
     """
 
     name = "prices"
@@ -218,13 +220,13 @@ class PricesTask(OnText, JudgedTask):
 
     samplers: Any = components_param("sampler", ("ancestral",), help="samplers whose policy bounds are computed")
     sequences: int = param(64, help="maximum number of sequences; 0 means all", ge=0)
-    texts: int = param(16, help="number of texts that each sampler generates; 0 skips generation", ge=0)
-    judge: Any = component_param("judge", None, help="judge model for generative perplexity")
+    texts: int = param(16, help="number of texts to generate with each sampler; 0 skips generation", ge=0)
+    judge: Any = component_param("judge", None, help="judge model that computes generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if not self.samplers:
-            raise ValueError("samplers is empty; name one, or leave it out for ancestral sampling")
+            raise ValueError("samplers is empty; name a sampler, or leave samplers out for ancestral sampling")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
@@ -249,7 +251,7 @@ class PricesTask(OnText, JudgedTask):
         scores: dict[str, Score | str] = {}
         for name, sampler in observer_in_order(_by_name(self.samplers).items(), progress):
             if why := sampler.no_policy_bound_because:
-                scores[f"{name}, price"] = f"{name} has no {POLICY_BOUND}: {why}"
+                scores[f"{name}, price"] = f"{name} does not have a {POLICY_BOUND}: {why}"
             else:
                 found = measure_policy(text_generator, sampler, text.tokens, text.maskable, seed=seed, batch_size=batch)
                 quantity = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
@@ -265,7 +267,7 @@ class PricesTask(OnText, JudgedTask):
 
 
 def _by_name(samplers: Sequence[Any]) -> dict[str, Any]:
-    """Return samplers by name, with their parameters if two have the same name."""
+    """Return a dict of samplers by name, including their parameters if two samplers have the same name."""
     tables = [unstructure(sampler) for sampler in samplers]
     names = [table["use"] for table in tables]
     said = zip(names, told_apart(tables), samplers, strict=True)

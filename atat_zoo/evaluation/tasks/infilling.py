@@ -1,6 +1,6 @@
 """Infilling of gaps in held-out texts: exact match, and the NLL of the true tokens.
 
-n texts of L tokens, with a gap of G tokens each.
+There are n texts of L tokens, each with a gap of G tokens.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ SHARE_OF_TEXTS = "share of texts"
 
 @component
 class InfillingTask(Task):
-    """Infills one gap in each of n validation texts, at a position sampled by (seed, index of the text).
+    """Infilling of one gap in each of n validation texts, at a position sampled with (seed, index of the text).
 
-    `exact match`: fraction of gaps that the sampler, with the run's guidance, fills with the true text. `price`: NLL of
-    the true tokens given both sides, by the chain rule from left to right. `gain`: increase of this NLL if the right
-    side is masked; 0 for an autoregressive model. `better`: fraction of texts with a positive gain.
+    `exact match` is the fraction of gaps that the sampler, with the run's guidance, fills with the true text. `price`
+    is the NLL of the true tokens given both sides, computed with the chain rule from left to right. `gain` is the
+    increase in this NLL if the right side is masked, which is 0 for an autoregressive model. `better` is the fraction
+    of texts with a positive gain.
     """
 
     name = "infilling"
@@ -44,15 +45,15 @@ class InfillingTask(Task):
     )
     refs = ("arXiv:2005.05339",)
 
-    gap: int = param(5, help="tokens per gap", ge=1)
+    gap: int = param(5, help="number of tokens per gap", ge=1)
     texts: int = param(256, help="maximum number of validation sequences, evenly spaced; 0 means all", ge=0)
-    sampler: Any = component_param("sampler", None, help="sampler; default: the run's")
+    sampler: Any = component_param("sampler", None, help="sampler (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         length = experiment.data.length
         if self.gap > length - 2:
-            problem = f"a gap of {self.gap} tokens leaves no token on each side in a sequence of {length}"
+            problem = f"a gap of {self.gap} tokens does not leave a token on each side in a sequence of {length}"
             yield Problem("evaluation.tasks", f"{problem}; set gap to at most {length - 2}")
         if self.sampler is not None:
             yield from conflicts_of(experiment, sampler=self.sampler)
@@ -71,10 +72,10 @@ class InfillingTask(Task):
         starts = place_gaps(text.tokens, text.counted, special_ids(model.tokenizer), self.gap, seed)
         rows = (starts >= 0).nonzero()[:, 0]
         if not len(rows):
-            problem = f"none of the {len(starts)} held-out texts has {self.gap} adjacent tokens"
+            problem = f"none of the {len(starts)} held-out texts contains {self.gap} adjacent tokens"
             raise UserError(f"{problem} without BOS, EOS and padding; lower gap")
         tokens, starts = text.tokens[rows], starts[rows]
-        # In float32: rounded further, what is written would depend on how many texts are written at once.
+        # In float32, because with less precision the generated text would depend on the batch size.
         text_generator, mask_id = model.text_generator("fp32"), model.context.mask_id
         sampler = self.sampler or model.experiment.parts["sampler"]
         guided = model.experiment.parts["guidance"].guide(text_generator)
@@ -101,16 +102,16 @@ class InfillingTask(Task):
 
 
 def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
-    """Return the start of each text's gap, int64 [n], sampled by (seed, row); −1 if the text is too short for one.
+    """Return the start of each text's gap, int64 [n], a function of (seed, row), or −1 if the text is too short.
 
-    Texts are [n, L]. A gap contains neither padding nor ids in `special`, and has a token on each side.
+    The texts are [n, L]. A gap contains neither padding nor the ids in `special`, and has a token on each side.
     """
     import torch
 
     from atat_zoo.diffusion.randomness import sequence_keys, to_unit
 
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
-    free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start
+    free = plain.unfold(1, gap, 1).all(2)  # whether the window of G tokens that starts here is free
     free[:, 0] = False
     # The token after the gap exists and is not padding.
     free = free[:, :-1] & maskable[:, gap:]
@@ -123,11 +124,11 @@ def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, s
 def log_likelihood(
     denoiser: Denoiser, tokens: Tensor, starts: Tensor, gap: int, *, mask_id: int, right: bool
 ) -> Tensor:
-    """Return log p_θ of the true tokens of gaps by the chain rule, in nats, float64 [n, G].
+    """Return log p_θ of the true tokens in gaps in nats, float64 [n, G], computed with the chain rule.
 
     Tokens are predicted from left to right, with the gap's earlier tokens visible and its later tokens masked. This is
-    the exact likelihood of filling the gap in this order, which left-to-right models support too. Tokens are int64
-    [n, L], starts int64 [n]; `right` tells whether the text after the gap is visible.
+    the exact likelihood of filling the gap in this order, which left-to-right models also support. `tokens` is int64
+    [n, L], `starts` is int64 [n], and `right` tells whether the text after the gap is visible.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The evaluation protocols of published code, and how much they change the result."""
+"""The evaluation protocols of published code, and their effects on the result."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class PublishedProtocol:
     """The evaluation protocol of code that was published with a paper."""
 
     source: str  # repository and commit
-    special: str  # BOS and EOS, as `data.special_tokens`
-    bound: Any  # times and masks
-    draws: int = 1  # for each sequence
-    first_given: bool = False  # whether the first token of a row is shown and not counted
-    said: str  # the rest, which moves the number too
+    special: str  # placement of BOS and EOS, as in `data.special_tokens`
+    bound: Any  # bound estimator that determines times and masks
+    draws: int = 1  # masks for each sequence
+    first_given: bool = False  # whether the first token of a row is visible and not counted
+    said: str  # a description of all choices that change the number
 
 
-# Rows of a batch: what the scripts name, or the reports of who ran them. Their size decides the strata.
+# Rows per batch, from the scripts or from reports of those who ran them. The batch size determines the strata.
 _BATCH = 16
 PROTOCOLS: Mapping[Name, PublishedProtocol] = {
     "mdlm": PublishedProtocol(
@@ -79,22 +79,25 @@ PROTOCOLS: Mapping[Name, PublishedProtocol] = {
 class ProtocolTask(OnText):
     """The number that published evaluation code would print, decomposed into the effects of its protocol.
 
-    `as published`: with that code's times, masks, framing and counting. `in file order`: without its shuffling. `framed
-    so, by exact_k`: the same sequences with the estimator `exact_k`. `framed so, without BOS and EOS`: those tokens not
-    counted. A different framing changes the tokens, so compare across framings per byte, not per token.
+    `as published` uses the times, masks, framing and counting of that code. `in file order` leaves out its shuffling.
+    `framed so, by exact_k` evaluates the same sequences with the estimator `exact_k`. `framed so, without BOS and EOS`
+    does not count these tokens. A different framing changes the tokens, so compare different framings per byte, not per
+    token.
     """
 
     name = "protocol"
-    summary = "the number that published evaluation code would print, and how much of it is due to its protocol"
+    summary = "the number that published evaluation code would print, and how much of it is due to the code's protocol"
     refs = ("arXiv:2406.07524", "arXiv:2310.16834", "arXiv:2503.09573", "arXiv:2502.09992")
 
-    protocol: Name = param("mdlm", help="published code whose protocol is followed")
-    mask_samples: int = param(4, help="masks sampled per sequence by exact_k", ge=1)
+    protocol: Name = param("mdlm", help="published code whose protocol to follow")
+    mask_samples: int = param(4, help="number of masks sampled per sequence by `exact_k`", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         if experiment.data.format != "text":
-            yield Problem("evaluation.tasks", "protocols are of running text, and this model has learned dialogues")
+            yield Problem(
+                "evaluation.tasks", "protocols are defined for running text, but this model was trained on dialogues"
+            )
         evolved: Any = attrs.evolve(experiment, evaluation=self._as_published(experiment))
         yield from conflicts(evolved)
 
@@ -126,12 +129,12 @@ class ProtocolTask(OnText):
             told = limit_batch_size(progress, number * len(x), len(wanted) * len(x))
             found = measure(model.module, x[order], maskable[order], spec, seed=seed, rows=order, progress=told)
             quantity = next(iter(found.contribution))
-            if "sedd" in found.contribution and spec is as_published:  # what its code trains and reports
+            if "sedd" in found.contribution and spec is as_published:  # the bound that SEDD's code reports
                 quantity = "sedd"
             nats = found.contribution[quantity][order.argsort()]
             figures = published_of(self.corpus) if (self.protocol, name) == ("mdlm", "as published") else None
             scores[name] = bound_score(title(quantity), nats, n, of, dict(zip(PUBLISHED, figures or (), strict=False)))
-        # Of the last of them, by our own estimator or the likelihood.
+        # From the last measurement, with our own estimator or the exact likelihood.
         special, kept, rest = without_special(model, text, nats)
         if special.any():
             scores["framed so, without BOS and EOS"] = bound_score(title(quantity), kept, rest, of)
@@ -144,14 +147,14 @@ class ProtocolTask(OnText):
         }
 
     def _as_published(self, experiment: Experiment) -> EvaluationSpec:
-        """Return the settings of the published evaluation; an exact likelihood samples no masks."""
+        """Return the settings of the published evaluation; an exact likelihood does not need masks."""
         if experiment.parts["objective"].exact:
             return EvaluationSpec(batch_size=_BATCH)
         theirs = PROTOCOLS[self.protocol]
         return EvaluationSpec(mask_samples=theirs.draws, bound=theirs.bound, batch_size=_BATCH)
 
     def _rows(self, model: Model, theirs: PublishedProtocol) -> Text:
-        """Return the text in full rows, packed as in the published code."""
+        """Return the text in complete rows, packed as in the published code."""
         from atat_zoo.data.sequences import sequences
         from atat_zoo.evaluation.held_out_text import Text
 

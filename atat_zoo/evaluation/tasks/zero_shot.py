@@ -33,11 +33,11 @@ class CorpusRow(NamedTuple):
     """A corpus of the zero-shot table."""
 
     title: str
-    split: Split  # of its recipe; `train` where that divides nothing
-    published: tuple[float, float, float]  # of the models in `PUBLISHED`, the same quantity
+    split: Split  # split of the corpus recipe; `train` if the recipe does not split the corpus
+    published: tuple[float, float, float]  # values of the models in `PUBLISHED`
 
 
-# An autoregressive model, exactly, and bounds of two diffusion models, all trained by the table's authors.
+# The exact value of an autoregressive model and the bounds of two diffusion models, trained by the table's authors.
 PUBLISHED = ("AR", "SEDD", "MDLM")
 TABLE: Mapping[Name, CorpusRow] = {
     "ptb": CorpusRow("PTB", "validation", (82.05, 100.09, 95.26)),
@@ -48,7 +48,7 @@ TABLE: Mapping[Name, CorpusRow] = {
     "pubmed": CorpusRow("PubMed", "validation", (49.01, 44.53, 41.89)),
     "arxiv": CorpusRow("arXiv", "validation", (41.73, 38.48, 37.37)),
 }
-# What those models were trained with; the tokens are 1,000,000 steps of 512 sequences.
+# The settings with which those models were trained; the tokens are 1,000,000 steps of 512 sequences.
 LENGTH, VOCABULARY, TOKENS, PARAMETERS = 1024, 50_257, 524e9, 169e6
 
 
@@ -59,21 +59,23 @@ def published_of(corpus: Any) -> tuple[float, float, float] | None:
 
 @component
 class ZeroShotTask(Task):
-    """NLL bound on corpora that the model was not trained on, in its own tokens, next to the published values."""
+    """NLL bound on corpora that the model was not trained on, per token of its tokenizer, next to published values."""
 
     name = "zero_shot"
-    summary = "zero-shot perplexity on the seven corpora of MDLM's table, with the published AR, SEDD and MDLM"
+    summary = (
+        "zero-shot perplexity on the seven corpora in MDLM's table, with the published values of AR, SEDD and MDLM"
+    )
     refs = ("arXiv:2406.07524",)
 
     corpora: tuple[Name, ...] = param(tuple(TABLE), help="corpora to evaluate")
-    root: str = param(".", help="parent folder of corpora/")
+    root: str = param(".", help="folder that contains corpora/")
     sequences: int = param(1024, help="maximum number of sequences per corpus; 0 means all, as published", ge=0)
-    mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
+    mask_samples: int = param(4, help="number of masks sampled per sequence", ge=1)
     bound: Any = component_param("bound", "exact_k", help="bound estimator")
 
     def __attrs_post_init__(self) -> None:
         if not self.corpora:
-            raise ValueError("corpora is empty; name one, or leave it out for all seven")
+            raise ValueError("corpora is empty; name a corpus, or leave corpora out for all seven")
 
     def check(self, experiment: Experiment) -> Iterable[Any]:
         """See `registry.component`."""
@@ -86,7 +88,7 @@ class ZeroShotTask(Task):
                 self._text(name).stamp()
             except UserError as error:
                 problem = str(error).removeprefix("corpus.train: ")
-                yield f"{TABLE[name].title}: {problem}, or leave {name!r} out of its corpora"
+                yield f"{TABLE[name].title}: {problem}, or leave {name!r} out of the task's corpora"
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
@@ -121,7 +123,7 @@ class ZeroShotTask(Task):
             yield f"not as published (arXiv:2406.07524): {sentence}"
 
     def _text(self, name: Name) -> Any:
-        """Return the split of a corpus that the table uses."""
+        """Return the part of a corpus that the table uses."""
         corpus: Any = recipe(name)
         paths = tuple(str(Path(self.root) / path) for path in getattr(corpus, TABLE[name].split))
         shares = {"validation_share": 0.0, "test_share": 0.0}
@@ -132,9 +134,9 @@ class ZeroShotTask(Task):
         made = model.experiment
         corpus, shown = made.parts["corpus"], made.train.steps * made.train.batch_size * made.data.length
         if getattr(corpus, "train", None) != recipe("openwebtext").train:
-            yield f"trained on other text than OpenWebText (corpus {corpus.name!r})"
+            yield f"trained on corpus {corpus.name!r}, not OpenWebText"
         if not 0.9 < shown / TOKENS < 1.1:
-            yield f"trained on {shown:.2g} tokens, repetitions included, not {TOKENS:.2g}"
+            yield f"trained on {shown:.2g} tokens, including repetitions, not {TOKENS:.2g}"
         if model.context.length != LENGTH:
             yield f"sequences of {model.context.length} tokens, not {LENGTH}"
         if model.tokenizer.vocabulary_size != VOCABULARY:

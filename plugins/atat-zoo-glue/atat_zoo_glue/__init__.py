@@ -7,7 +7,7 @@ CONTRACT = 2
 
 @hookimpl
 def atat_zoo_task() -> list[type]:
-    """Return the tasks of this package."""
+    """Return the tasks that this package provides."""
     from atat_zoo_glue.task import GlueTask
 
     return [GlueTask]

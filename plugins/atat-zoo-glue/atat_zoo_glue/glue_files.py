@@ -1,4 +1,4 @@
-"""Files of GLUE's nine tasks, as GLUE ships them (train.tsv, dev.tsv) or from the hub (Parquet)."""
+"""The files of GLUE's nine tasks, either as GLUE ships them (train.tsv, dev.tsv) or from the hub (Parquet)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PAIR = ("sentence1", "sentence2")
 
 
 class GlueProblem(NamedTuple):
-    """Task of GLUE: text columns, classes (empty for regression), metrics and held-out files."""
+    """A GLUE task: its text columns, metrics, classes (empty for regression) and held-out files."""
 
     texts: tuple[str, ...]
     metrics: tuple[str, ...]
     classes: tuple[str, ...] = ("0", "1")
-    held_out: tuple[str, ...] = ("",)  # endings of `dev` and `validation`
+    held_out: tuple[str, ...] = ("",)  # suffixes of `dev` and `validation`
 
 
 PROBLEMS: Mapping[Name, GlueProblem] = {
@@ -36,7 +36,7 @@ PROBLEMS: Mapping[Name, GlueProblem] = {
     "rte": GlueProblem(_PAIR, ("accuracy",), _ENTAILMENT),
     "wnli": GlueProblem(_PAIR, ("accuracy",)),
 }
-# What GLUE's tables and the hub's call differently.
+# Column names that differ between GLUE's tables and the hub's.
 _RENAMED = {
     "#1 String": "sentence1",
     "#2 String": "sentence2",
@@ -47,24 +47,24 @@ _RENAMED = {
     "gold_label": "label",
     "score": "label",
 }
-_COLA = ("source", "label", "mark", "sentence")  # the one table without a first line
+_COLA = ("source", "label", "mark", "sentence")  # the only table without a header line
 
 
 class Examples(NamedTuple):
-    """Texts and labels: n tuples of one or two texts, with class numbers or regression targets."""
+    """Texts and labels: n tuples of one or two texts, and n class indices or regression targets."""
 
     texts: list[tuple[str, ...]]
     labels: list[float]
 
 
 def folder_of(problem: Name, root: Path) -> Path:
-    """Return the path of a task's folder in GLUE's folder, in any spelling (`SST-2`, `sst2`); it may not exist."""
+    """Return the path of a task's folder, spelled `SST-2` or `sst2`, in GLUE's folder; the path may not exist."""
     inside = sorted(root.iterdir()) if root.is_dir() else []
     return next((path for path in inside if path.name.lower().replace("-", "") == problem), root / problem)
 
 
 def files_of(problem: Name, root: Path, split: str) -> list[Path]:
-    """Return the existing files of `train`, or of `dev` with its ending."""
+    """Return the existing files of the split `train`, or of `dev` with its suffix."""
     folder = folder_of(problem, root)
     return next((found for name in _patterns(split) if (found := sorted(folder.glob(name)))), [])
 
@@ -74,7 +74,7 @@ def _patterns(split: str) -> tuple[str, ...]:
 
 
 def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
-    """Yield one message that names the missing files of the tasks."""
+    """Yield a single message that names all missing files of the tasks."""
     missing = []
     for problem in problems:
         splits = ("train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out))
@@ -86,7 +86,7 @@ def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
 
 
 def read(problem: Name, root: Path, split: str) -> Examples:
-    """Return the examples of `train`, or of `dev` with its ending; lines without all columns are skipped.
+    """Return the examples of the split `train`, or of `dev` with its suffix; incomplete lines are skipped.
 
     Raises:
         UserError: if the files are missing or do not belong to this task.
@@ -95,7 +95,8 @@ def read(problem: Name, root: Path, split: str) -> Examples:
     paths = files_of(problem, root, split)
     if not paths:
         raise UserError(
-            f"{folder_of(problem, root)} has none of {', '.join(_patterns(split))}; download GLUE from {SOURCE}"
+            f"{folder_of(problem, root)} does not contain any of {', '.join(_patterns(split))}; "
+            f"download GLUE from {SOURCE}"
         )
     number = {name: float(i) for i, name in enumerate(spec.classes)}
     number |= {str(i): float(i) for i in range(len(spec.classes))}
@@ -108,12 +109,12 @@ def read(problem: Name, root: Path, split: str) -> Examples:
             if not math.isfinite(value):
                 known = ", ".join(spec.classes) or "numbers"
                 raise UserError(
-                    f"{path}: the label {clip(label)!r} is not one of {problem}'s ({known}); copy the file again"
+                    f"{path}: the label {clip(label)!r} is not one of {problem}'s labels ({known}); copy the file again"
                 )
             texts.append(tuple(map(str, text)))
             labels.append(value)
     if not texts:
-        raise UserError(f"{paths[0]} has no examples; copy the file again")
+        raise UserError(f"{paths[0]} does not contain any examples; copy the file again")
     return Examples(texts, labels)
 
 
@@ -139,7 +140,7 @@ def _rows(path: Path, problem: Name) -> Iterator[Sequence[Any]]:
         head = list(_COLA) if problem == "cola" else [_RENAMED.get(name, name) for name in lines.pop(0)]
         places = [head.index(column) for column in columns]
         for line in lines:
-            if any(line) and len(line) <= len(head):  # a line with more has a tab in a text
+            if any(line) and len(line) <= len(head):  # a longer line has a tab inside a text
                 yield [line[place] if place < len(line) else None for place in places]
     except (OSError, ValueError, KeyError) as error:
         problem_is = str(error).partition("\n")[0]

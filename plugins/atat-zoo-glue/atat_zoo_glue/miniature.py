@@ -1,4 +1,4 @@
-"""GLUE's nine tasks in miniature, in its file format and with sentences of our own, for tests.
+"""A miniature of GLUE's nine tasks for tests, in GLUE's file format and with our own sentences.
 
 One word of the last text determines the label, so a network that learns beats the most frequent class.
 """
@@ -6,7 +6,7 @@ One word of the last text determines the label, so a network that learns beats t
 import random
 from pathlib import Path
 
-# The folder of each task, the first line of its tables (none for CoLA's), and its labels, the most frequent one first.
+# The folder of each task, the header line of its tables (CoLA's lack one), and its labels, the most frequent first.
 TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "cola": ("CoLA", "", ("1", "0")),
     "sst2": ("SST-2", "sentence\tlabel", ("1", "0")),
@@ -26,7 +26,7 @@ TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "rte": ("RTE", "index\tsentence1\tsentence2\tlabel", ("not_entailment", "entailment")),
     "wnli": ("WNLI", "index\tsentence1\tsentence2\tlabel", ("0", "1")),
 }
-# What a label is told by, and the other words.
+# The words that determine the label, and the other words.
 TELLING = ("peace", "world", "nation")
 _WORDS = ("the", "people", "of", "this", "a", "just", "with", "all", "states")
 _SECOND = ("#2 String", "sentence2", "question2")

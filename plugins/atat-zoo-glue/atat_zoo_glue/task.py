@@ -1,4 +1,4 @@
-"""GLUE: nine language understanding tasks, by fine-tuning a run's network with a head (arXiv:1804.07461)."""
+"""GLUE (arXiv:1804.07461): nine language understanding tasks, on which a run's network is fine-tuned with a head."""
 
 from __future__ import annotations
 
@@ -25,42 +25,43 @@ AVERAGE = "average"
 MAJORITY = "average of the most frequent class"
 NOTE = (
     "Published BERT scores use a head on the first token, with a pooler, token types and dropout; most are on the "
-    "test files, whose labels GLUE does not publish, and many exclude WNLI. This task was not run on published "
-    "weights: compare runs with runs."
+    "test files, whose labels GLUE does not publish, and many exclude WNLI. This task has not been run on published "
+    "weights, so compare runs only with runs."
 )
 
 
 @component
 class GlueTask(Task):
-    """Fine-tunes a run's network with a head for each task and seed, and evaluates it on the dev files.
+    """Fine-tuning of a run's network with a head for each task and seed, and evaluation on the dev files.
 
     The head reads the mean and maximum of each hidden channel over a text or a pair of texts, framed with the run's
-    special tokens: BOS a EOS b EOS. Hyperparameters are BERT's (arXiv:1810.04805, section 4.1); a small network with
-    little pre-training needs a larger learning rate. Scores are GLUE's own; `average` is the mean over tasks of their
-    mean scores, and is reported with that of the most frequent class. The standard error is over seeds.
+    special tokens: BOS a EOS b EOS. The hyperparameters are those of BERT (arXiv:1810.04805, section 4.1); a small
+    network with little pre-training needs a larger learning rate. The scores are GLUE's own. `average` is the mean of
+    the tasks' mean scores, and is reported together with the average for the most frequent class. The standard error is
+    over seeds.
 
     `notes` lists the differences from the protocol of published scores.
     """
 
     name = "glue"
-    summary = "GLUE: nine tasks and their average, by fine-tuning with a classification head"
+    summary = "GLUE: scores on nine tasks and their average, after fine-tuning with a classification head"
     refs = ("arXiv:1804.07461", "arXiv:1810.04805")
 
     path: str = param(
-        "glue", help="folder with one subfolder per task: train.tsv and dev.tsv, or the hub's Parquet files"
+        "glue", help="folder with one subfolder per task that contains train.tsv and dev.tsv or the hub's Parquet files"
     )
     tasks: tuple[Name, ...] = param(tuple(PROBLEMS), help="tasks to evaluate")
-    seeds: int = param(1, help="runs per task, with consecutive seeds", ge=1)
-    epochs: int = param(3, help="epochs", ge=1)
-    batch_size: int = param(32, help="examples per step", ge=1)
+    seeds: int = param(1, help="number of fine-tuning runs per task, with consecutive seeds", ge=1)
+    epochs: int = param(3, help="number of epochs", ge=1)
+    batch_size: int = param(32, help="number of examples per step", ge=1)
     learning_rate: float = param(2e-5, help="peak learning rate", gt=0)
     length: int = param(
-        128, help="maximum tokens per example, longer ones are truncated; at most the run's length", ge=8
+        128, help="maximum number of tokens per example (at most the run's length); longer examples are truncated", ge=8
     )
 
     def __attrs_post_init__(self) -> None:
         if not self.tasks:
-            raise ValueError("tasks is empty; leave it out for all nine tasks")
+            raise ValueError("tasks is empty; name a task, or leave tasks out for all nine")
 
     @override
     def absent(self) -> Iterator[str]:
@@ -94,7 +95,7 @@ class GlueTask(Task):
     def _of_seed(
         self, model: Model, data: Mapping[Name, list[Examples]], seed: int, i: int, progress: Progress
     ) -> dict[str, float]:
-        """Return the scores of training number i of each task, and their average."""
+        """Return the scores of the i-th training run on each task, and their average."""
         import torch
 
         from atat_zoo.evaluation.tasks.fine_tuning import Recipe, fine_tuned, steps_of
@@ -134,15 +135,15 @@ QUANTITIES = {
 
 
 def splits_of(problem: Name) -> list[str]:
-    """Return the names of a task's files: the training file, then the held-out files."""
+    """Return the names of a task's files: the training file, followed by the held-out files."""
     return ["train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out)]
 
 
 def framed(model: Model, texts: Sequence[tuple[str, ...]], length: int) -> list[list[int]]:
-    """Return the tokens of texts or pairs, at most `length` and at most the run's length.
+    """Return the tokens of texts or pairs of texts, at most `length` and at most the run's length.
 
-    BOS begins a row and EOS ends each text, if the tokenizer has them; otherwise a mask separates two texts. Of a pair
-    that is too long, the longer text is truncated first.
+    BOS begins a row and EOS ends each text, if the tokenizer has them; otherwise a mask separates two texts. If a pair
+    is too long, its longer text is truncated first.
     """
     tokenizer = model.tokenizer
     first = [] if tokenizer.bos is None else [tokenizer.bos]
@@ -160,7 +161,7 @@ def framed(model: Model, texts: Sequence[tuple[str, ...]], length: int) -> list[
 
 
 def _cut(sizes: list[int], room: int) -> list[int]:
-    """Return the lengths of one or two texts that together fit into `room` tokens, truncating the longer one first."""
+    """Return the lengths of one or two texts after truncation to `room` tokens in total, the longer text first."""
     if len(sizes) == 1:
         return [min(sizes[0], room)]
     half, (one, other) = room // 2, sizes
@@ -169,7 +170,7 @@ def _cut(sizes: list[int], room: int) -> list[int]:
 
 
 def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
-    """Return the most frequent training label as the prediction for each held-out file."""
+    """Return predictions for each held-out file that always name the most frequent training label (or the mean)."""
     import torch
 
     train, *held_out = examples
@@ -178,7 +179,7 @@ def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
 
 
 def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Examples]) -> dict[str, float]:
-    """Return a task's scores by name, for the predicted classes or numbers of each held-out file."""
+    """Return a task's scores by name, given the predicted classes or numbers for each held-out file."""
     from atat_zoo.evaluation.tasks.fine_tuning import score
 
     scores = {}
@@ -189,6 +190,6 @@ def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Exam
 
 
 def _averaged(found: Mapping[Name, Mapping[str, float]]) -> dict[str, float]:
-    """Return the scores of all tasks, and the mean over tasks of their mean scores."""
+    """Return the scores of all tasks, and the mean of the tasks' mean scores."""
     scores = {name: value for each in found.values() for name, value in each.items()}
     return scores | {AVERAGE: fmean(fmean(each.values()) for each in found.values())}

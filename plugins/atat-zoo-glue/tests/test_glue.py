@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said_in_a_sentence(root, tmp_path):
         (b"text\tlabel\na\t1\n", "is not a table of sst2"),
         (b"\xff", "is not a table of sst2"),
         (b"sentence\tlabel\na\t7\n", "the label '7' is not one of sst2's .*0, 1"),
-        (b"sentence\tlabel\n", "has no examples"),
+        (b"sentence\tlabel\n", "does not contain any examples"),
     ):
         (tmp_path / "sst2" / "train.tsv").write_bytes(table)
         with pytest.raises(UserError, match=message):

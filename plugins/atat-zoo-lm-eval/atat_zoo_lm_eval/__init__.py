@@ -1,6 +1,6 @@
-"""The model `atat_zoo` of the lm-evaluation-harness, which importing this package registers."""
+"""The model `atat_zoo` for the lm-evaluation-harness; importing this package registers it."""
 
-# First the harness's own models: it looks for them only while no other is known.
+# Import the harness's own models first, because it looks for them only while it does not know any other.
 import lm_eval.models  # noqa: F401
 
 from atat_zoo_lm_eval.run_lm import RunLM

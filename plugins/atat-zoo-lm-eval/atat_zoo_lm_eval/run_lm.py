@@ -1,4 +1,4 @@
-"""A run as a model of the lm-evaluation-harness. R rows in a batch, L tokens per row, n per continuation."""
+"""A run as a model for the lm-evaluation-harness: R rows per batch, L tokens per row, n tokens per continuation."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ log = logging.getLogger(__name__)
 
 @register_model("atat_zoo")
 class RunLM(LM):
-    """Model of a run: log-likelihoods from its bound, texts from a sampler.
+    """A model for the harness that computes log-likelihoods with a run's bound and generates texts with a sampler.
 
-    A row is BOS, context, continuation, EOS, with the special tokens of the run's data. The bound only masks the
-    continuation, so it is an upper bound of −log p(continuation | context, length of the row). It is exact for a
-    continuation of one token and for an autoregressive model. If there are at most `mask_samples` masks, all are used
-    instead of a sample.
+    A row consists of BOS, context, continuation and EOS, with the special tokens of the run's data. Only the
+    continuation is masked, so the bound is an upper bound on −log p(continuation | context, length of the row). The
+    bound is exact for a continuation of one token and for an autoregressive model. If there are at most `mask_samples`
+    possible masks, all of them are used instead of a sample.
 
-    Random draws depend on the seed and the request: the choices of a question share masks because they share its
-    context. Other requests and the batch size only change the rounding of the network.
+    Random draws depend only on the seed and the request; the choices for a question share masks because they share the
+    question's context. Other requests and the batch size affect only the network's rounding.
     """
 
-    # What the numbers of the models are that were made: the command line ends with it.
+    # Notes on the numbers of all models created so far, which the command line prints at the end.
     notes: ClassVar[dict[str, None]] = {}
 
     def __init__(
@@ -76,23 +76,25 @@ class RunLM(LM):
         """Load a run.
 
         Args:
-            run: run folder, or loaded model.
-            sampler: name or table of a sampler; None for the run's own.
+            run: run folder or loaded model.
+            sampler: name or table of a sampler; None selects the run's own sampler.
             mask_samples: maximum number of masks per continuation.
             seed: seed of masks and texts.
             after: number of unscored masks after the continuation, which stand for the unknown rest of the text.
-            step: training step of the checkpoint; None for the final model.
-            max_gen_toks: length of a generated text if the task does not set it; None for half of the training length.
-            device: `auto`, `cpu`, `gpu`, or torch's name of a device. Without a GPU, `cuda:0`, the harness's default,
-                is the CPU.
+            step: training step of the checkpoint; None selects the final model.
+            max_gen_toks: length of a generated text if the task does not set it; None means half of the training
+                length.
+            device: `auto`, `cpu`, `gpu`, or the name of a torch device. The harness's default, `cuda:0`, means the CPU
+                if there is no GPU.
             batch_size: number of requests per batch.
             max_batch_size: ignored; the harness passes it to every model.
-            unknown: refused with a `UserError`, like any other invalid argument.
+            unknown: any other argument, which raises a `UserError`.
         """
         super().__init__()
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise UserError(
-                "WORLD_SIZE is above 1, but one process evaluates a run; start it without torchrun or accelerate"
+                "WORLD_SIZE is above 1, but a run is evaluated by one process; start the command without torchrun or "
+                "accelerate"
             )
         for name in unknown:
             known = ("run", "sampler", "mask_samples", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
@@ -117,11 +119,13 @@ class RunLM(LM):
         self.after, self.block, self.exact = after, denoiser.block_size, objective.exact
         self.room = self.model.context.length - len(self.first) - len(self.last) - after
         if self.room < 2:
-            raise UserError(f"after = {after} leaves no room in rows of {self.model.context.length} tokens; lower it")
+            raise UserError(
+                f"after = {after} leaves no room in rows of {self.model.context.length} tokens; lower after"
+            )
         self.max_gen_toks = self.room // 2 if max_gen_toks is None else _whole("max_gen_toks", max_gen_toks, 1)
         if self.max_gen_toks > self.room:
             raise UserError(
-                f"model_args: max_gen_toks = {max_gen_toks} exceeds the room of {self.room} in a row; lower it"
+                f"model_args: max_gen_toks = {max_gen_toks} exceeds the room for {self.room} tokens in a row; lower it"
             )
         self.title, self.note = "atat_zoo" if isinstance(run, Model) else f"atat_zoo, {run}", ""
         self._say(
@@ -144,13 +148,13 @@ class RunLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of a tokenizer with a chat template; always a `UserError`, because runs have none."""
-        raise UserError("a run has no chat template; leave --apply_chat_template out")
+        """The name of a tokenizer with a chat template; always raises a `UserError`, because runs do not have one."""
+        raise UserError("a run does not have a chat template; leave out --apply_chat_template")
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return for each (context, continuation) the negative bound in nats, and whether greedy decoding gives it.
+        """Return, for each (context, continuation), the negative bound in nats and whether greedy decoding yields it.
 
-        A context that is too long is truncated from the left; a continuation that is too long is an error.
+        A context that is too long is truncated from the left; a continuation that is too long raises an error.
         """
         pairs = self._fitting(self._pair(*request.args) for request in requests)
         nats = self._nats(pairs, [context for context, _ in pairs], disable_tqdm)
@@ -159,9 +163,9 @@ class RunLM(LM):
         return [(-n, ids == pair[1]) for n, ids, pair in zip(nats, written, pairs, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return for each text the negative sum of the bounds of its pieces in nats.
+        """Return, for each text, the negative sum of the bounds of its pieces in nats.
 
-        Each piece fills a row; the last one has as much context as fits before it.
+        Each piece fills a row; the last piece is preceded by as much context as fits.
         """
         pieces, owner, changed = [], [], 0
         for i, request in enumerate(requests):
@@ -173,8 +177,8 @@ class RunLM(LM):
                 owner.append(i)
         if changed:
             self._say(
-                f"the tokenizer does not reproduce {changed} of {len(requests)} texts: what it drops (case or "
-                "unknown words, for example) add nothing to the scores per word or byte"
+                f"the tokenizer does not reproduce {changed} of {len(requests)} texts: whatever it drops (case or "
+                "unknown words, for example) does not contribute to the scores per word or byte"
             )
         total = [0.0] * len(requests)
         found = self._nats(pieces, [[*context, *piece] for context, piece in pieces], disable_tqdm)
@@ -183,18 +187,18 @@ class RunLM(LM):
         return total
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return for each (context, settings) the text that the sampler generates after the context.
+        """Return, for each (context, settings), the text that the sampler generates after the context.
 
-        The task's `max_gen_toks` positions are masked; the text ends before the first of `until`, and before EOS.
-        Decoding is greedy unless the task sets `do_sample`; then tokens are drawn by the sampler, and repeated requests
-        differ.
+        As many positions as the task's `max_gen_toks` are masked, and the text ends before EOS and before the first
+        string in `until`. Decoding is greedy unless the task sets `do_sample`, in which case the sampler draws the
+        tokens and repeated requests give different texts.
 
         Raises:
-            UserError: if a setting is invalid, or `max_gen_toks` is too large.
+            UserError: if a setting is invalid or `max_gen_toks` is too large.
         """
         made, eos = [""] * len(requests), self.model.tokenizer.eos
         settings = [_settings(request.args[1], self.max_gen_toks) for request in requests]
-        # The harness repeats a request as the same object. No token is negative.
+        # The harness repeats a request as the same object. Negative numbers cannot be confused with tokens.
         turns: Counter[int] = Counter()
         named = []
         for request in requests:
@@ -213,21 +217,21 @@ class RunLM(LM):
         return made
 
     def _pair(self, context: str, continuation: str) -> Pair:
-        """Return the tokens of context and continuation, split before the first token with text of the continuation.
+        """Return the tokens of context and continuation, split before the first token that contains continuation text.
 
-        Spaces between them belong to the continuation, as elsewhere in the harness. A token that contains both
-        belongs to it as well: the row is the tokenization of the whole text.
+        Spaces between the two belong to the continuation, as elsewhere in the harness. So does a token that contains
+        text from both, because the row is the tokenization of the whole text.
         """
         encode = self.model.tokenizer.encode
         before, whole = encode(context.rstrip()), encode(context + continuation)
         same = (i for i, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other)
         start = next(same, min(len(before), len(whole)))
-        if continuation and start == len(whole):  # the tokenizer makes nothing of it that has a price
+        if continuation and start == len(whole):  # the continuation does not get a token of its own
             start = max(0, start - 1)
         return whole[:start], whole[start:]
 
     def _fitting(self, pairs: Iterable[Pair]) -> list[Pair]:
-        """Return pairs that fit into a row; contexts are truncated from the left."""
+        """Return pairs that fit into a row, after truncating contexts from the left."""
         fitting, cut = [], 0
         for context, continuation in pairs:
             if len(continuation) > self.room:
@@ -245,7 +249,7 @@ class RunLM(LM):
         return fitting
 
     def _rows(self, pairs: Sequence[Pair], quiet: bool) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Yield batches of one shape: pair numbers, rows, int64 [R, L], and continuations, bool [R, L].
+        """Yield batches of one shape: pair indices, rows, int64 [R, L], and continuation masks, bool [R, L].
 
         Pairs without a continuation are skipped.
         """
@@ -269,10 +273,10 @@ class RunLM(LM):
 
     @torch.no_grad()
     def _nats(self, pairs: Sequence[Pair], named: Sequence[list[int]], quiet: bool) -> list[float]:
-        """Return the bound on −log p(continuation | context) of each pair in nats; `named` determines the masks."""
+        """Return the bound on −log p(continuation | context) in nats for each pair; `named` determines the masks."""
 
         def at_masked(z: Tensor, _: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-            # The time is that of the whole row's share of masks, as while sampling.
+            # The time follows from the fraction of masks in the whole row, as it does in sampling.
             return {NELBO: self.module.cross_entropy(z, None, masked, x)}
 
         found = [0.0] * len(pairs)
@@ -284,7 +288,7 @@ class RunLM(LM):
         return found
 
     def _masks(self, scored: Tensor, keys: Tensor) -> Iterable[WeightedMask]:
-        """Return masks of the n tokens of the continuations, bool [R, L]: all masks if there are few."""
+        """Return masks, bool [R, L], over the n tokens of each continuation; if few masks exist, return all of them."""
         n = int(scored[0].sum())
         if self.exact or self.block is not None or 2**n - 1 > self.mask_samples:
             drawn: Iterable[WeightedMask] = self.module.masks(scored, keys, self.mask_samples, ExactKBound())
@@ -317,9 +321,9 @@ def greedy(sampler: Sampler) -> Sampler:
     """Return the sampler with greedy token sampling.
 
     Raises:
-        UserError: if the sampler has no token sampling.
+        UserError: if the sampler does not have token sampling.
     """
-    given: Any = sampler  # which sampler it is decides which fields it has
+    given: Any = sampler  # which fields exist depends on the sampler
     made: Sampler
     draw = CategoricalTokenSampling(temperature=0.0)
     if isinstance(sampler, TemperedSampler):
@@ -331,14 +335,14 @@ def greedy(sampler: Sampler) -> Sampler:
     elif hasattr(sampler, "token_sampling"):
         made = attrs.evolve(given, token_sampling=draw)
     else:
-        raise UserError(f"sampler {sampler.name!r} has no token sampling to make greedy; choose another sampler")
+        raise UserError(f"sampler {sampler.name!r} does not have token sampling to make greedy; choose another sampler")
     return made
 
 
 def _whole(name: str, value: Any, least: int, where: str = "model_args") -> int:
-    """Return an argument as an integer; the harness passes some as text."""
+    """Return an argument as an integer; the harness passes some arguments as strings."""
     if not str(value).isdecimal() or int(value) < least:
-        raise UserError(f"{where}: {name} = {value!r} is not an integer of at least {least}; correct it")
+        raise UserError(f"{where}: {name} = {value!r} is not an integer of at least {least}; correct the value")
     return int(value)
 
 
@@ -351,7 +355,7 @@ def _settings(given: Mapping[str, Any], max_gen_toks: int) -> dict[str, Any]:
     try:
         made: dict[str, Any] = dict(normalize_gen_kwargs(dict(given), max_gen_toks))
     except (ValueError, TypeError) as error:
-        raise UserError(f"gen_kwargs: {error}; correct the task, or override it with --gen_kwargs") from None
+        raise UserError(f"gen_kwargs: {error}; correct the task, or override the setting with --gen_kwargs") from None
     made["max_gen_toks"] = _whole("max_gen_toks", made["max_gen_toks"], 1, "gen_kwargs")
     if not isinstance(made["do_sample"], bool):
         raise UserError(f"gen_kwargs: do_sample = {made['do_sample']!r} is not a boolean; use true or false")

@@ -59,7 +59,7 @@ def test_tasks_of_all_kinds_run_on_local_files(run, offline):
 
 
 def test_a_run_is_no_chat(run, offline):
-    with pytest.raises(UserError, match="a run has no chat template; leave --apply_chat_template out"):
+    with pytest.raises(UserError, match="a run does not have a chat template; leave out --apply_chat_template"):
         evaluated(run, "circle_choice", apply_chat_template=True)
 
 

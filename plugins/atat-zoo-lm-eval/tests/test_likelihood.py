@@ -217,7 +217,7 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
         ({"mask_samples": 0}, "model_args: mask_samples = 0 is not an integer of at least 1"),
         ({"mask_samples": "many"}, "mask_samples = 'many' is not an integer"),
         ({"batch_size": "auto"}, "batch_size = 'auto' is not an integer"),
-        ({"max_gen_toks": 11}, "max_gen_toks = 11 exceeds the room of 10 in a row; lower it"),
+        ({"max_gen_toks": 11}, "max_gen_toks = 11 exceeds the room for 10 tokens in a row; lower it"),
         ({"after": 9}, "after = 9 leaves no room in rows of 12 tokens"),
         ({"sampler": "klas"}, "did you mean 'klass'"),
         ({"objective": "autoregressive", "sampler": "klass"}, "generates from left to right"),

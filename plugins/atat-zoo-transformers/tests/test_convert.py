@@ -346,7 +346,7 @@ def test_text_of_which_nothing_is_known_has_no_bits_per_byte(bert, tmp_path):
     (tmp_path / "text.txt").write_text("ὁ βίος βραχύς\n" * 90)
     done = CliRunner().invoke(atat, ["eval", str(bert), "--corpus", str(tmp_path / "text.txt"), "--sequences", "4"])
     assert isinstance(done.exception, UserError)
-    assert "the model's tokenizer encodes no byte of this text" in str(done.exception)
+    assert "the model's tokenizer cannot encode any byte of this text" in str(done.exception)
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "more/x"])

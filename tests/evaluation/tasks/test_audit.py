@@ -277,5 +277,5 @@ def test_mistakes_are_refused_in_a_sentence(root, atat, monkeypatch, words, mess
     monkeypatch.chdir(root)
     code, _, err = atat("audit", "mdlm", *words)
     assert (code, message in err) == (2, True)
-    with pytest.raises(ValueError, match="split = all: includes the run's training text"):
+    with pytest.raises(ValueError, match="split = all includes the run's training text"):
         HeldOutTask(split="all")

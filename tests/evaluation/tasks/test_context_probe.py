@@ -54,7 +54,7 @@ def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(
 
 
 def test_a_sentence_that_does_not_fit_is_named(root):
-    with pytest.raises(UserError, match=r"has 2\d tokens with special tokens, more than the training length 16"):
+    with pytest.raises(UserError, match=r"has 2\d tokens including special tokens, more than the training length 16"):
         _Row(Model.from_run(root / "run"), Placed("a long sentence ", "no", " end"))
 
 
@@ -71,7 +71,7 @@ def test_the_shipped_pairs_are_pairs_of_different_words():
     [
         (None, "pairs.toml cannot be read"),
         ("a = [", "pairs.toml cannot be read"),
-        ("", "pairs.toml has no pair"),
+        ("", "pairs.toml does not contain a pair"),
         ("a = ['The [x] is', 'no word']", "the pair a is not valid; write two sentences"),
         ("a = ['The [x] is', 'An [x] was']", "the pair a is not valid"),
         ("a = 3", "the pair a is not valid"),

@@ -135,7 +135,7 @@ NOWHERE = "judge = {use = 'run', path = 'nowhere'}"
         (f"'controlled', guidance = {BIAS}, classifier = {BAYES}, {NOWHERE}", "nowhere is not a finished run"),
         ("'long_text', length = 40, sampler = 'ancestral'", "'ancestral' generates at most 16 tokens"),
         (f"'long_text', {NOWHERE}", "judge: nowhere is not a finished run"),
-        ("'long_text', length = 2, n = 3", "n = 3: is larger than length = 2"),
+        ("'long_text', length = 2, n = 3", "n = 3 is larger than length = 2"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(root, atat, table, said):

@@ -115,5 +115,5 @@ def test_a_gap_that_leaves_no_text(atat, root, monkeypatch):
     model, scores = found(root, "mdlm", gap=14, texts=3)
     assert scores["price"].items == 3
     monkeypatch.setattr(model.tokenizer, "bos", ord(" "))
-    with pytest.raises(UserError, match="none of the 5 held-out texts has 14 adjacent tokens"):
+    with pytest.raises(UserError, match="none of the 5 held-out texts contains 14 adjacent tokens"):
         InfillingTask(gap=14, texts=5).measure(model, root / "mdlm", seed=0)

@@ -66,7 +66,7 @@ def test_a_title_names_what_differs_from_the_defaults():
 
 def test_a_protocol_of_a_model_of_dialogues_is_refused_where_tasks_are_named():
     problem = next(ProtocolTask().check(SimpleNamespace(data=SimpleNamespace(format="chat"))))
-    assert str(problem).startswith("evaluation.tasks: protocols are of running text")
+    assert str(problem).startswith("evaluation.tasks: protocols are defined for running text")
 
 
 def test_what_is_measured_once_is_read(root, monkeypatch):
@@ -115,7 +115,7 @@ def test_what_a_task_lacks_is_said_with_its_name(root):
     with pytest.raises(UserError) as said:
         require(tasks, Model.from_run(root / "run").experiment)
     first, second = str(said.value).splitlines()
-    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no token on each side")
+    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens does not leave a token on each side")
     assert second.startswith("task zero_shot (corpora = ['ptb'], root = nowhere): PTB: file not found: nowhere/corpor")
     with pytest.raises(ValueError, match="tasks has 'infilling' twice"):
         EvaluationSpec(tasks=("infilling", {"use": "infilling", "gap": 3}, "infilling"))

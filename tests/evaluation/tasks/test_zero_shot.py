@@ -57,7 +57,7 @@ def test_text_that_is_not_there_is_named_with_where_it_is_had(root, atat, monkey
     code, out, err = atat("eval", str(root / "one"), "--task", "zero_shot")
     assert (code, out, err.count("\n")) == (2, "", 7)
     (line,) = (line for line in err.splitlines() if "LAMBADA: file not found: corpora/lambada/" in line)
-    assert line.endswith("run `atat data get lambada`, or leave 'lambada' out of its corpora")
+    assert line.endswith("run `atat data get lambada`, or leave 'lambada' out of the task's corpora")
     only = f"{{use = 'zero_shot', corpora = ['lambada'], sequences = 2, root = '{root}'}}"
     assert atat("eval", str(root / "one"), "--task", only)[0] == 0
 
@@ -96,5 +96,5 @@ def test_what_differs_from_what_was_published_is_said_beyond_ten_percent():
     assert said.startswith("WikiText is read article by article")
     assert [differences(**{what: near}) for what in ("steps", "size") for near in (0.92, 1.08)] == [[]] * 4
     for far, tokens, millions in ((0.88, "4.6e+11", "149"), (1.12, "5.9e+11", "189")):
-        assert differences(steps=far) == [f"trained on {tokens} tokens, repetitions included, not 5.2e+11"]
+        assert differences(steps=far) == [f"trained on {tokens} tokens, including repetitions, not 5.2e+11"]
         assert differences(size=far) == [f"a network of {millions} million parameters, not 169"]

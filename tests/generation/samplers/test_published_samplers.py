@@ -231,7 +231,7 @@ def test_a_model_of_one_order_is_written_as_its_experiment_says():
     fits, refused = fitting(from_table(table), [4, 16])
     assert fits == [("strided", None, StridedSampler(stride=4))]
     assert {"ancestral", "left_to_right"} <= refused.keys()
-    with pytest.raises(UserError, match="runs/x: none of these samplers supports its model; pass one that does"):
+    with pytest.raises(UserError, match="runs/x: none of these samplers supports the run's model; pass one that does"):
         bench(None, "runs/x", None, [])
 
 
