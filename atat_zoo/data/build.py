@@ -1,13 +1,13 @@
-"""Build a folder of shards from an experiment: atomically, resumably, once.
+"""Build a folder of shards from an experiment, atomically, resumably and only once.
 
-    <root>/<name>.lock      locked while one process builds; the others wait
+    <root>/<name>.lock      locked while one process builds and the others wait
     <root>/<name>.partial   the unfinished build
-    <root>/<name>.slices    encoded text, if it is encoded in slices: see `slices`
-    <root>/<name>           the complete shards, after a rename
+    <root>/<name>.slices    the encoded text of a build in slices; see `slices`
+    <root>/<name>           the complete shards, renamed from `.partial`
 
 The folder's name ends in a hash of everything that determines its bytes, so experiments
-with the same data share a folder. Memory holds at most C · `sequences_per_shard` sequences and the documents shuffled
-together, whatever the corpus size.
+with the same data share a folder. Whatever the size of the corpus, memory holds at most C · `sequences_per_shard`
+sequences and the documents that are shuffled together.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked
 from atat_zoo.system.machine import require
 
-# Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their
+# Documents are shuffled with this seed, not the experiment's, so that runs with different seeds share their
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
 _NOTE = "settings"  # of unfinished work: what it is made of
@@ -72,7 +72,7 @@ _NOT_WRITABLE = frozenset(
 
 @attrs.frozen
 class ShardSource:
-    """What the shards of an experiment are built from, as seen at one moment."""
+    """A snapshot of everything from which an experiment's shards are built."""
 
     settings: str  # hash of everything that determines the bytes
     fingerprint: dict[str, Any]  # of the text
@@ -80,7 +80,7 @@ class ShardSource:
 
     @classmethod
     def now(cls, experiment: Experiment) -> ShardSource:
-        """Return what the shards of an experiment are built from; this may hash the files of a large text."""
+        """Return the current source of an experiment's shards, which may require hashing a large corpus."""
         corpus = experiment.parts["corpus"]
         stamp = corpus.stamp()  # first: what is written later is seen
         fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
@@ -88,17 +88,17 @@ class ShardSource:
 
 
 class EncodedText(Protocol):
-    """The text of a build, encoded earlier, for example by `slices`."""
+    """The text of a build that was encoded earlier, for example by `slices`."""
 
     tokenizer: bytes  # the file of the tokenizer that encoded it
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
-        """Yield the batches of a split in order, without the first `start`."""
+        """Yield the batches of a split in order, skipping the first `start`."""
 
 
 @attrs.frozen
 class Build:
-    """A build of shards into `folder`, from the text that `source` describes."""
+    """A build of shards in `folder` from the text that `source` describes."""
 
     experiment: Experiment
     source: ShardSource
@@ -107,7 +107,7 @@ class Build:
     @classmethod
     @contextmanager
     def from_experiment(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
-        """Return the build of an experiment; the hashes of its files are cached in the folder of the shards."""
+        """Yield the build of an experiment, caching the hashes of its files in `data.root`."""
         length = experiment.data.length
         apart = experiment.data.packing == "document" or experiment.data.format == "chat"
         held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
@@ -136,15 +136,15 @@ class Build:
         return (self.folder / shard_manifest.FILE).is_file()
 
     def finished(self) -> Path:
-        """Return the folder of finished shards, after checking that they are built from this source."""
+        """Return the folder of finished shards, after checking that they were built from this source."""
         if _verified(self.folder, self.experiment).settings != self.source.settings:
             raise UserError(
-                f"{self.folder} holds shards with other settings; delete it and run `atat data build` again"
+                f"{self.folder} holds shards built with different settings; delete it and run `atat data build` again"
             )
         return self.folder
 
     def unfinished(self, work: Path) -> Path:
-        """Return the folder of the unfinished build, emptied if its settings differ or its text has changed since."""
+        """Return the folder of the unfinished build, emptying it if its settings or its text have changed."""
         note, begun = work / _NOTE, f"{self.source.settings}{self.source.stamp}"
         if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
             shutil.rmtree(work)
@@ -154,12 +154,12 @@ class Build:
         return work
 
     def check_unchanged(self, work: Path) -> None:
-        """Check that the text has not changed; otherwise delete what was built from it."""
+        """Check that the text has not changed; if it has, delete `work` and raise a `UserError`."""
         if ShardSource.now(self.experiment) != self.source:
             shutil.rmtree(work)
             raise UserError(
-                "the text or the tokenizer's file changed during the build, so the shards were discarded; run the same "
-                "command again once the files no longer change"
+                "the text or the tokenizer file changed during the build, so the shards were discarded; run the same "
+                "command again once the files have stopped changing"
             )
 
     def batches(self, split: Split) -> Iterator[list[Piece]]:
@@ -170,7 +170,7 @@ class Build:
         return batches(documents, spec.packing, spec.format)
 
     def packer(self, model: TokenizerModel, split: Split) -> Packer:
-        """Return the packer of a split."""
+        """Return the packer for a split."""
         spec = self.experiment.data
         settings: dict[str, Any] = {"length": spec.length, "remainder": spec.remainder, **spec.recorded}
         dtype = dtype_for(model.vocabulary_size, spec.dtype, spec.format)
@@ -178,11 +178,11 @@ class Build:
         return Packer(model, **settings, dtype=dtype, limit=limit)
 
     def tokenizer_in(self, work: Path) -> int | None:
-        """Train and save the tokenizer if needed; return the number of characters of the training text, if read."""
+        """Train and save the tokenizer if needed; return how many characters of training text it read, if any."""
         if (work / shard_manifest.TOKENIZER).is_file():
             return None
         done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.format
-        size = corpus.size() if form == "text" else None  # in bytes, with what is held out
+        size = corpus.size() if form == "text" else None  # in bytes, including held-out text
 
         def documents() -> Iterator[str]:
             nonlocal done
@@ -205,7 +205,7 @@ class Build:
         return done or None
 
     def write(self, work: Path, encoder: Encoder, slices: EncodedText | None) -> None:
-        """Write all files of a folder of shards, the manifest last."""
+        """Write all files in a folder of shards, ending with the manifest."""
         tokenizer, spec = self.experiment.parts["tokenizer"], self.experiment.data
         characters = self.tokenizer_in(work)
         model = tokenizer.load(work)
@@ -258,15 +258,16 @@ def build(
 ) -> Path:
     """Build the shards of an experiment unless they exist, and return their folder.
 
-    Every problem that the user can fix is a `UserError`: missing text, a full disk, too little text for the lanes, …
+    Every problem that the user can fix raises a `UserError`: missing text, a full disk, too little text for the
+    lanes, and so on.
 
     Args:
-        experiment: its corpus, tokenizer and `[data]` are used.
-        progress: called with the stage and the amount done: bytes for `hashing`, characters for the others.
-        processes: number of encoding processes; the shards do not depend on it. A script that passes more than 1 needs
-            `if __name__ == "__main__"`, because the processes import it.
-        throughput: counts the encoded text and the time.
-        slices: opens the folder of the encoded text, for `slices.join`.
+        experiment: provides the corpus, the tokenizer and `[data]`.
+        progress: called with the stage and the amount done, in bytes for `hashing` and in characters for other stages.
+        processes: number of encoding processes, which does not affect the shards. A script that passes more than 1
+            needs `if __name__ == "__main__"`, because the processes import it.
+        throughput: records the amount of encoded text and the time taken.
+        slices: opens the folder of encoded text; passed by `slices.join`.
     """
 
     def build_in(wanted: Build) -> Path:
@@ -275,7 +276,7 @@ def build(
             if wanted.is_built():  # another process was faster
                 return wanted.finished()
             if folder.exists():
-                raise UserError(f"{folder} exists but holds no {shard_manifest.FILE}; move it away or delete it")
+                raise UserError(f"{folder} exists but holds no {shard_manifest.FILE}; move it elsewhere or delete it")
             joined = slices(wanted.beside("slices"), wanted.source.settings) if slices else None
             work = wanted.unfinished(wanted.beside("partial"))
             if joined:
@@ -291,7 +292,7 @@ def build(
 
 
 def unless_built(experiment: Experiment, progress: Progress | None, make: Callable[[Build], Path]) -> Path:
-    """Return the folder of existing shards, after checking it; otherwise what `make` returns for their build."""
+    """Return the folder of existing shards after checking it; if there is none, call `make` with their build."""
     given = experiment.parts["corpus"].built()
     if given is not None:
         return _check_given(given, experiment)
@@ -306,15 +307,15 @@ def unless_built(experiment: Experiment, progress: Progress | None, make: Callab
             if error.errno not in _NOT_WRITABLE:
                 raise
             raise UserError(
-                f"data.root: cannot write in {parent} ({error.strerror}: {error.filename}); free some space, or set "
-                "data.root to a folder that you may write to, and run the same command again, which resumes the build"
+                f"data.root: cannot write to {parent} ({error.strerror}: {error.filename}); free some space or set "
+                "data.root to a writable folder, then run the same command again to resume the build"
             ) from None
 
 
 def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, Any]:
     """Return everything that determines the bytes of the shards, including the fingerprint of the text."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
-    # The names of all folders hang on this table: keys at their defaults are left out, so that a new one renames none.
+    # All folder names depend on this table: keys at their defaults are left out, so that a new key renames no folder.
     defaults = {"sequences": None, "rows": "packed", "form": "text"}
     settings = spec.recorded | {"sequences": spec.sequences}
     optional = {key: settings[key] for key, value in defaults.items() if settings[key] != value}
@@ -357,14 +358,14 @@ def _check_given(folder: Path, experiment: Experiment) -> Path:
         problems.append(str(error))
     for key, (asked, there) in wanted.items():
         if asked != there:
-            problems.append(f"{key}: the shards in {path} have {_show(there)}, the experiment says {_show(asked)}")
+            problems.append(f"{key}: the shards in {path} have {_show(there)}, but the experiment has {_show(asked)}")
     if problems:
         raise UserError("\n".join(problems))
     return folder
 
 
 def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: shard_manifest.ShardManifest) -> tuple[Any, Any]:
-    """Return the experiment's tokenizer and that of the shards, each identified by its files and not by their path."""
+    """Return the identities of the experiment's and the shards' tokenizer, based on their files, not their paths."""
     name = shard_manifest.TOKENIZER
     asked, there, sha256 = tokenizer.identity(), contents.tokenizer, contents.sha256[name]
     try:
@@ -402,7 +403,7 @@ def _saved(model: TokenizerModel) -> str:
 
 
 def _verified(folder: Path, experiment: Experiment) -> shard_manifest.ShardManifest:
-    """Return the manifest, after checking the shards; training shards are not checked if damaged ones are skipped."""
+    """Return the manifest after checking the shards, except training shards if damaged ones are to be skipped."""
     skip = experiment.data.on_corrupt == "skip"
     return shard_manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
 
@@ -417,7 +418,7 @@ _job: list[tuple[Any, Form]] = []  # the tokenizer and the form, in a process th
 
 @attrs.define
 class Throughput:
-    """The amount of encoded text, and the time that reading, encoding and packing took."""
+    """The amount of encoded text, and the time spent on reading, encoding and packing."""
 
     bytes: int = 0  # in UTF-8
     seconds: float = 0.0
@@ -425,12 +426,12 @@ class Throughput:
 
     @property
     def per_core(self) -> float:
-        """Megabytes of text that a core encodes per second."""
+        """Megabytes of text encoded per second and core."""
         return self.bytes / 1e6 / max(self.core_seconds, 1e-9)
 
 
 class Encoder:
-    """Encodes the batches of a build in several processes; with 1, in this process, with the library's threads."""
+    """Encodes the batches of a build in several processes or, if `processes` is 1, with the library's own threads."""
 
     def __init__(self, processes: int = 1, throughput: Throughput | None = None) -> None:
         self._processes, self._throughput = processes, throughput or Throughput()
@@ -438,7 +439,7 @@ class Encoder:
 
     @contextmanager
     def of(self, tokenizer: Any, folder: Path, packer: Packer) -> Iterator[None]:
-        """Encode for a packer in a `with` block, with a tokenizer saved in a folder; the processes end with it."""
+        """Encode for a packer during a `with` block, using a tokenizer saved in a folder; the processes end with it."""
         self._here = packer.encode
         self._there = (tokenizer, folder, packer.form)
         start, core_start = time.perf_counter(), time.process_time()
@@ -472,22 +473,22 @@ class Encoder:
         except BrokenProcessPool:
             raise UserError(
                 "an encoding process was killed, probably because memory ran out; run the same command again with a "
-                "smaller --processes, which resumes the build"
+                "smaller --processes to resume the build"
             ) from None
         finally:
             for future in waiting:
                 future.cancel()
 
     def _submit(self, batch: Sequence[Piece]) -> Future[tuple[Encoded, float]]:
-        # A process that is started would import from the working folder until it knows where this one looks.
+        # A new process would import from the working folder until it has received this one's import path.
         safe = os.environ.get(_SAFE)
         os.environ[_SAFE] = "1"
         try:
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
                 self._pool = ProcessPoolExecutor(self._processes, context, _begin, self._there)
-            # Ctrl-C reaches all processes of a terminal; those that are started here never see it, and this one ends
-            # them. What creates the pool unblocks it again.
+            # Ctrl-C reaches all processes in a terminal. The processes started here never see it, and this one ends
+            # them. Creating the pool unblocks the signal, so it is blocked only afterwards.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 return self._pool.submit(_encode, batch)
@@ -525,7 +526,7 @@ def _encode(batch: Sequence[Piece]) -> tuple[Encoded, float]:
 
 @attrs.frozen(kw_only=True)
 class BuildEstimate:
-    """Estimated time and disk space of a build."""
+    """The estimated time and disk space of a build."""
 
     text: int  # bytes
     shards: int  # bytes
@@ -536,10 +537,10 @@ class BuildEstimate:
 def estimate(
     experiment: Experiment, *, processes: int = 1, share: float = 1.0, progress: Progress | None = None
 ) -> BuildEstimate | None:
-    """Return the estimated time and size of a build, or None if the shards exist or the text's size is unknown.
+    """Return the estimated time and size of a build, or None if the shards exist or the size of the text is unknown.
 
-    The size of dialogues is unknown. The estimate covers all shards; with several `slices`, this machine encodes only
-    its share, which must fit on the disk.
+    The size of dialogues is always unknown. The estimate covers all shards. In a build by slices, this machine
+    encodes only its `share`, which must fit on the disk.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
     if spec.format == "chat" or not (size := corpus.size()):
@@ -548,7 +549,7 @@ def estimate(
         batched = batches(corpus.documents("train"), spec.packing)
         if wanted.is_built() or not (batch := next(batched, None)):
             return None
-        # One that has to be trained is trained on the sample alone.
+        # A tokenizer that has to be trained is trained only on the sample.
         packer = wanted.packer(experiment.parts["tokenizer"].train(lambda: (p.text for p in batch)), "train")
         start = time.process_time()
         sample = packer.encode(batch)
@@ -560,7 +561,7 @@ def estimate(
         read = sum(len(text.encode()) for text in islice(corpus.documents("train"), sample.documents))
     scale = size / read
     sequences = scale * len(sample.tokens) / packer.body
-    if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small beside it
+    if spec.sequences is not None and spec.sequences < sequences:  # the held-out text is small in comparison
         scale, sequences = scale * spec.sequences / sequences, spec.sequences
     root = next(path for path in wanted.folder.absolute().parents if path.is_dir())
     likely = BuildEstimate(
@@ -572,7 +573,7 @@ def estimate(
     there = sum(path.stat().st_size for path in wanted.beside("partial").glob("*.tar"))
     if share * likely.shards - there > likely.free:
         raise UserError(
-            f"data.root: the shards will take about {share * likely.shards / 1e9:,.1f} GB, and {spec.root} has "
+            f"data.root: the shards need about {share * likely.shards / 1e9:,.1f} GB, but {spec.root} has only "
             f"{likely.free / 1e9:,.1f} GB free; free some space, or set data.root to a folder on a larger disk"
         )
     return likely

@@ -1,6 +1,6 @@
-"""Dialogues: messages with roles, as a corpus yields them.
+"""Dialogues: lists of messages with roles, as yielded by a corpus.
 
-`to_text` encodes a dialogue as a text, so that it is held out, shuffled and shared like any other document.
+`to_text` encodes a dialogue as a string, so that it is held out, shuffled and split like any other document.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from atat_zoo.system.errors import clip, nearest
 
 ROLES = ("system", "user", "assistant", "tool")
 ASSISTANT = "assistant"  # whose messages are answers
-# What the keys of a row hold: a text of a role, "" for a list of messages, None for what is not read.
+# The content of each key of a row: a role for text, "" for a list of messages, None for an unsupported key.
 KEYS: dict[str, str | None] = {
     "system": "system",
     "messages": "",
@@ -28,7 +28,7 @@ KEYS: dict[str, str | None] = {
     "output": ASSISTANT,
     **dict.fromkeys(("tools", "history", "images")),
 }
-# The roles of messages by the names that they go by in data.
+# The role for each name that datasets use.
 _ROLES = {role: role for role in (*ROLES, "developer")} | {
     "human": "user",
     "gpt": ASSISTANT,
@@ -52,17 +52,17 @@ class Message(NamedTuple):
 
     @property
     def answers(self) -> bool:
-        """Whether the loss includes the message: the assistant says something or calls a tool."""
+        """Whether the loss includes the message, because the assistant says something or calls a tool."""
         return self.role == ASSISTANT and bool(self.content.strip() or "tool_calls" in self.more)
 
     @property
     def text(self) -> str:
-        """The text of the message in the plain template: its content, and the other fields as JSON."""
+        """The text of the message in the plain template: its content, followed by the other fields as JSON."""
         more = json.dumps(self.more, ensure_ascii=False) if self.more else ""
         return "\n".join(filter(None, [self.content, more]))
 
     def saying(self, content: str, more: dict[str, Any] | None = None) -> Message:
-        """Return the message with another content and additional fields."""
+        """Return the message with the given content and additional fields."""
         if not (more := more or self.more):
             return Message(self.role, content)
         made = _FullMessage(self.role, content)
@@ -71,31 +71,32 @@ class Message(NamedTuple):
 
 
 class _FullMessage(Message):
-    """A message with more fields than role and content."""
+    """A message with fields in addition to its role and content."""
 
     _more: dict[str, Any]
 
 
 class Part(NamedTuple):
-    """Consecutive tokens of a dialogue, either context or an answer."""
+    """A run of consecutive tokens in a dialogue, either context or an answer."""
 
     ids: list[int]
-    answer: bool  # whether a model learns to write them; else they are given
+    answer: bool  # whether a model learns to generate the tokens; otherwise they are context
 
 
 def messages_of(value: Any) -> list[Message]:
-    """Return the messages of a JSON object: the list under one of its `KEYS`, or a prompt and its answer.
+    """Return the messages in a JSON object: either the list under one of its `KEYS`, or a prompt and its answer.
 
-    Messages after the last answer are dropped, because nothing is learned from them; without an answer all are kept.
+    Messages after the last answer are dropped, because nothing is learned from them. If there is no answer, all
+    messages are kept.
 
     Raises:
-        ValueError: if the object is not a dialogue; the text names the remedy.
+        ValueError: if the object is not a dialogue; the message names the remedy.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"is not a dialogue: {clip(repr(value), 60)}; {_FORM}")
     there = {key: role for key, role in KEYS.items() if value.get(key) is not None}
     if unread := [key for key in there if there[key] is None and value[key]]:
-        raise ValueError(f"has {unread[0]!r}, which is not supported; put it into a message, or remove the key")
+        raise ValueError(f"has {unread[0]!r}, which is not supported; move it into a message, or remove the key")
     lists, asks, answers = ([key for key in there if there[key] == role] for role in ("", "user", ASSISTANT))
     if (len(lists), len(answers)) not in ((1, 0), (0, 1)) or not (lists or asks):
         raise ValueError(f"has {' and '.join(map(repr, lists + asks + answers)) or 'no messages'}; {_FORM}")
@@ -118,7 +119,7 @@ def messages_of(value: Any) -> list[Message]:
 
 
 def message_of(value: Any, number: int = 1) -> Message:
-    """Return an object with a role and a content as a message; raise a `ValueError` that names its number."""
+    """Return the message in an object with a role and content; an invalid one raises a `ValueError` with its number."""
     if not isinstance(value, Mapping):
         raise ValueError(f"message {number} is not a message: {clip(repr(value), 60)}; {_FORM}")
     named, content = (value.get(key, value.get(other)) for key, other in (("role", "from"), ("content", "value")))
@@ -133,7 +134,7 @@ def message_of(value: Any, number: int = 1) -> Message:
     if not isinstance(content, str):
         raise ValueError(f"message {number} has content that is not text: {clip(repr(content), 60)}; write it as text")
     more = {key: value[key] for key in _MORE if value.get(key)}
-    # JSON can contain half of a surrogate pair, but UTF-8 cannot.
+    # JSON can contain half a surrogate pair, but UTF-8 cannot.
     return Message(role, "").saying(content.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), more)
 
 
@@ -142,29 +143,29 @@ def _is_text(part: Any) -> bool:
 
 
 class DialogueText(str):
-    """A dialogue as a text, with the place where it was read: `talk.jsonl, line 8`."""
+    """A dialogue as a string, with the place where it was read, such as `talk.jsonl, line 8`."""
 
     place: str
 
 
 def to_text(messages: Iterable[Message], place: str = "a dialogue") -> str:
-    """Return a dialogue as a text for `from_text`; equal messages give equal texts."""
+    """Return a dialogue as a string for `from_text`; identical messages give identical strings."""
     text = DialogueText(json.dumps([(*each, *filter(None, [each.more])) for each in messages], ensure_ascii=False))
     text.place = place
     return text
 
 
 def from_text(text: str) -> list[Message]:
-    """Return the messages of a dialogue."""
+    """Return the messages of a dialogue that `to_text` encoded."""
     return [Message(role, "").saying(content, *more) for role, content, *more in json.loads(text)]
 
 
 def texts_of(corpus: Any, split: Split, form: str) -> Iterator[str]:
-    """Return the documents of a split of a corpus, or its dialogues as texts, depending on `form` of `[data]`."""
+    """Return the documents of a split, or its dialogues as strings if `form` is `"chat"`."""
     documents: Iterator[str] = corpus.dialogues(split) if form == "chat" else corpus.documents(split)
     return documents
 
 
 def learned_text(text: str) -> Iterator[str]:
-    """Yield the text on which a tokenizer is trained: the messages with their roles, as in the plain template."""
+    """Yield the text on which a tokenizer is trained: each message with its role, as in the plain template."""
     return (f"{message.role}\n{message.text}" for message in from_text(text))

@@ -1,7 +1,8 @@
-"""SHA-256 of large files, cached with the shards until the files change.
+"""SHA-256 hashes of large files, cached with the shards until the files change.
 
-A hash is cached with the file's size, modification times and inode. As in git, the hash of a file written within the
-last seconds is not cached: a file may be written twice within one tick of the file system's clock.
+A hash is cached with the file's size, modification times and inode. As in git, the hash of a file that was written
+within the last few seconds is not cached, because a file may be written twice within one tick of the file system's
+clock.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from atat_zoo.system.atomic_files import write_text
 from atat_zoo.system.errors import UserError
 
 FILE = "digests.json"
-_TICK = 2 * 10**9  # nanoseconds in which every clock has ticked
+_TICK = 2 * 10**9  # nanoseconds within which every clock has ticked
 _PIECE = 1 << 24  # bytes read at once
 _HASHED_AT_ONCE = 64 << 20  # bytes of all files; beyond this, the hash of each file is kept until it changes
 
 
 class Stamp(NamedTuple):
-    """Size, times and inode of a file, which change when it is written, even with equal content."""
+    """The size, times and inode of a file, which change when it is written, even with identical content."""
 
     path: str
     size: int
@@ -51,8 +52,8 @@ _of_this_process: dict[str, list[Any]] = {}  # path -> the rest of its stamp, an
 
 
 def unreadable(path: str | Path, error: OSError) -> UserError:
-    """Return the error message for a text that cannot be read."""
-    return UserError(f"corpus: {path} cannot be read: {error.strerror or error}; restore it, or name another")
+    """Return the error for a text file that cannot be read."""
+    return UserError(f"corpus: {path} cannot be read: {error.strerror or error}; restore it, or name a different file")
 
 
 @contextmanager
@@ -66,7 +67,7 @@ def kept_in(root: Path, report: Progress) -> Iterator[None]:
 
 
 def sha256_of_each(files: Sequence[Stamp]) -> list[str]:
-    """Return the SHA-256 of files, in hexadecimal; unchanged files are not read again."""
+    """Return the SHA-256 of each file in hexadecimal; unchanged files are not read again."""
     path_of_hashes, report = _kept_in.get()
     hashes = _load(path_of_hashes) | _of_this_process
     new: dict[str, list[Any]] = {}
@@ -81,7 +82,7 @@ def sha256_of_each(files: Sequence[Stamp]) -> list[str]:
         done += state[0]
     _of_this_process.update(new)
     if new and path_of_hashes is not None:
-        with suppress(UserError):  # where nothing can be written, every process hashes again
+        with suppress(UserError):  # if the folder is not writable, every process hashes again
             write_text(path_of_hashes, json.dumps(_load(path_of_hashes) | new, indent=1) + "\n")
     return [hashes[file.path][-1] for file in files]
 
@@ -100,7 +101,7 @@ def _sha256(path: str, done: int, total: int, report: Progress) -> str:
 
 
 def _load(path_of_hashes: Path | None) -> dict[str, list[Any]]:
-    """Return the cached hashes; an empty table if the file is damaged."""
+    """Return the cached hashes, or an empty table if the file is damaged."""
     with suppress(OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError):
         content = json.loads(path_of_hashes.read_bytes() if path_of_hashes else "{}")
         return {path: entry for path, entry in content.items() if re.fullmatch("[0-9a-f]{64}", entry[-1])}
@@ -108,19 +109,19 @@ def _load(path_of_hashes: Path | None) -> dict[str, list[Any]]:
 
 
 def stamps_of(paths: Sequence[Path]) -> Stamps:
-    """Return the stamps of files; raise a `UserError` if one cannot be read."""
+    """Return the stamp of each file; raise a `UserError` if one cannot be read."""
     return tuple(map(Stamp.of, paths))
 
 
 def fingerprint_of(files: Stamps) -> dict[str, Any]:
-    """Return the number of files, their size in bytes, and a hash of their contents, in order."""
+    """Return the number of files, their total size in bytes, and a hash of their contents, in order."""
     sizes = [file.size for file in files]
     counts: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
     digest = hashlib.sha256()
     if sum(sizes) > _HASHED_AT_ONCE:
         digest.update("\n".join(sha256_of_each(files)).encode())
         return counts | {"sha256 of the files' SHA-256": digest.hexdigest()}
-    # Little enough to hash each time: no change is missed.
+    # Small enough to hash every time, so that no change is missed.
     for file in files:
         try:
             digest.update(f"{file.size}\0".encode() + Path(file.path).read_bytes())

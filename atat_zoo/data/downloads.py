@@ -1,16 +1,16 @@
-"""Remote files: one downloader for all of them, and a cache of bounded size for shards.
+"""Remote files: a single downloader, and a cache of bounded size for shards.
 
     <cache>/lock                     locked while files are added or deleted, not during downloads
     <cache>/<16 digits>              a folder of shards, named after its URLs and its manifest
       origin.json                    the URLs of the shards
       manifest.json, …               as in any folder of shards
-      train-000007.tar               a downloaded shard with the right hash
-      .train-000008.tar.123-5f.part  a download by process 123 while it is locked, otherwise a leftover
+      train-000007.tar               a downloaded shard with the correct hash
+      .train-000008.tar.123-5f.part  a download by process 123 while locked, otherwise left by a killed process
 
 The least recently opened shard is deleted first. An open shard stays readable after it is deleted.
 
 No library does this: pooch (1.8) does not limit endless or slow responses, retries after a 404, and lets two processes
-download the same file; the file cache of fsspec (2026.9) writes to the final name, without a size limit, a hash or a
+download the same file. The file cache in fsspec (2026.9) writes to the final name without a size limit, a hash or a
 lock.
 """
 
@@ -45,21 +45,21 @@ from atat_zoo.system.locks import locked
 ALLOW = "ATAT_ZOO_ALLOW_PIPE"  # set by `atat --allow-pipe`: an experiment file must not run a command by itself
 COMMAND = ("pipe:", "|")
 _BLOCK = 1 << 20  # bytes read at once
-_LEAST = 1000  # bytes in a second, below which an answer is given up
-_LATER = (408, 425, 429)  # the only answers from 400 to 499 that another attempt may change
+_LEAST = 1000  # bytes per second, below which a download is abandoned
+_LATER = (408, 425, 429)  # the only status codes from 400 to 499 for which a retry may help
 _NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _RANGE = re.compile(r"(?:(-?\d+)\.\.(-?\d+)|([A-Za-z])\.\.([A-Za-z]))(?:\.\.-?(\d+))?")  # in braces
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
-_MOST = 1_000_000  # files that a text with braces may stand for
-_SMALL = 1 << 28  # bytes of a file that is no shard, at most
-_PAUSE, _LONGEST = 0.5, 30.0  # seconds before a second attempt, twice as long before each further one
-_LOOK = 0.05  # seconds between two looks at what another process is fetching
+_MOST = 1_000_000  # maximum number of files that braces may expand to
+_SMALL = 1 << 28  # maximum size in bytes of a file that is not a shard
+_PAUSE, _LONGEST = 0.5, 30.0  # seconds before the first retry, doubled before each further one; the maximum
+_LOOK = 0.05  # seconds between two checks of another process's download
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FailedError(Exception):
-    """A URL could not be read, or had the wrong file; `final` if another attempt would not help."""
+    """A URL cannot be read or has the wrong content; `final` if a retry would not help."""
 
     def __init__(self, reason: str, final: bool = False, other: bool = False) -> None:
         super().__init__(reason)
@@ -67,24 +67,24 @@ class FailedError(Exception):
 
 
 def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
-    """Raise a `UserError` for `pipe:` URLs, which run commands, unless allowed; `key` names them in the message."""
+    """Raise a `UserError` for `pipe:` URLs, which run commands, unless they are allowed; `key` names them in it."""
     for address in addresses:
         if address.startswith(COMMAND) and os.environ.get(ALLOW) != "1":
             raise UserError(
-                f"{key}: {clip(address)} would run a shell command; if you trust it, pass `atat --allow-pipe …`, or "
+                f"{key}: {clip(address)} would run a shell command; if you trust it, run `atat --allow-pipe …`, or "
                 f"set {ALLOW}=1 in the environment of the launcher"
             )
 
 
 def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float, bound: str = "") -> str:
-    """Copy the content of a URL to a file, from its beginning, and return its SHA-256.
+    """Copy the content of a URL to the beginning of a file, and return its SHA-256.
 
-    The file keeps its size until it is complete. It may have at most `most` bytes; `bound` describes this limit in
-    messages, and is empty if it is the size of the right file.
+    The file keeps its size until it is complete. The content may have at most `most` bytes; `bound` describes this
+    limit in messages, and is empty if the limit is the exact size of the expected file.
     """
     into.seek(0)
     digest, size = hashlib.sha256(), 0
-    said = f"it has more than {most:,} bytes, {bound}" if bound else "it is larger than it should be"
+    said = f"it has more than {most:,} bytes, {bound}" if bound else "it is larger than expected"
     too_large = FailedError(said, final=bool(bound), other=not bound)
     for block in _blocks(address, timeout, most, too_large):
         size += len(block)
@@ -93,7 +93,7 @@ def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: 
         digest.update(block)
         into.write(block)
     if sha256 is not None and digest.hexdigest() != sha256:
-        raise FailedError(f"its SHA-256 is {digest.hexdigest()}, and should be {sha256}", other=True)
+        raise FailedError(f"its SHA-256 is {digest.hexdigest()}, but should be {sha256}", other=True)
     into.truncate()
     return digest.hexdigest()
 
@@ -115,12 +115,12 @@ def _blocks(address: str, timeout: float, most: int, too_large: FailedError) -> 
         raise FailedError(error.strerror or type(error).__name__, final=True) from None
     except (UserError, FailedError):
         raise
-    except Exception as error:  # every store has its own
+    except Exception as error:  # every store raises its own errors
         raise FailedError(str(error) or type(error).__name__) from None
 
 
 def _answered(address: str, timeout: float, most: int, too_large: FailedError) -> Iterator[bytes]:
-    """Yield an HTTP response by Python's own library, each read with a time limit; a slow response fails, too."""
+    """Yield the blocks of an HTTP response; raise an error if a read times out or the response is too slow."""
     with urllib.request.urlopen(address, timeout=timeout) as answer:
         if (answer.length or 0) > most:
             raise too_large
@@ -142,13 +142,13 @@ def _printed(command: str, timeout: float) -> Iterator[bytes]:
         try:
             yield from iter(partial(process.stdout.read, _BLOCK), b"")
             if code := process.wait(timeout):
-                raise OSError(f"the command exits with code {code}")
+                raise OSError(f"the command exited with code {code}")
         finally:
             process.kill()
 
 
 def _stored(address: str) -> Iterator[bytes]:
-    """Yield the content of a file in a store that fsspec reads."""
+    """Yield the content of a file from a store that fsspec can read."""
     import fsspec
 
     try:
@@ -160,14 +160,14 @@ def _stored(address: str) -> Iterator[bytes]:
     except ValueError as error:
         raise UserError(f"{address} is not a valid URL ({error}); correct corpus.path") from None
     if (kind := store.info(path)["type"]) != "file":  # a device never ends
-        raise FailedError(f"it is of the type {kind!r}, not a file", final=True)
+        raise FailedError(f"it is of type {kind!r}, not a file", final=True)
     with store.open(path, "rb") as stream:
         yield from iter(partial(stream.read, _BLOCK), b"")
 
 
 @attrs.frozen(kw_only=True)
 class Origin:
-    """The source of the shards in a cache: the parameters of the corpus `shards`."""
+    """The source of the shards in a cache, given by the parameters of the `shards` corpus."""
 
     path: str
     tars: tuple[str, ...]
@@ -177,15 +177,15 @@ class Origin:
     timeout: float  # seconds
 
     def folder(self) -> Path:
-        """Return the folder in the cache, with all files but the shards."""
+        """Return the folder in the cache, after downloading all files except the shards."""
         if "{" in self.path or "::" in self.path or self.path.startswith(COMMAND):
             raise UserError(
-                f"corpus.path: {self.path} expands to several folders; name single tar files in corpus.tars"
+                f"corpus.path: {self.path} expands to several folders; list the tar files in corpus.tars instead"
             )
         for addresses in _expanded(self.tars).values():
             refuse_commands(*addresses)
         data = self._small(shard_manifest.FILE)
-        contents = shard_manifest.parse(data, self._beside(shard_manifest.FILE), "name another folder in corpus.path")
+        contents = shard_manifest.parse(data, self._beside(shard_manifest.FILE), "change corpus.path")
         key = hashlib.sha256(json.dumps([self.path, self.tars]).encode() + data).hexdigest()[:16]
         folder, origin = Path(self.cache) / key, json.dumps(attrs.asdict(self), indent=1).encode()
         with _writing(self.cache):
@@ -199,9 +199,9 @@ class Origin:
         return folder
 
     def open(self, folder: Path, shard: Shard) -> IO[bytes]:
-        """Open a shard after checking its hash, downloading it unless it is in the cache."""
+        """Open a shard after checking its hash, and download it first unless it is in the cache."""
         path = folder / shard.name
-        # No number alone before `.part`: by it `clean` decides, which must not decide about shards.
+        # Not just a number before `.part`: `clean` would take it for a process id, and must not delete shards.
         part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
         with _writing(self.cache):
             while True:
@@ -221,15 +221,15 @@ class Origin:
                     self._fetch(shard.name, into, shard.bytes, shard.sha256)
                     with _alone(folder):
                         into.close()  # which ends its lock
-                        return part.replace(path).open("rb")  # now: it may leave the cache at once
+                        return part.replace(path).open("rb")  # now, because it may leave the cache at any time
             finally:
                 with _alone(folder):
                     part.unlink(missing_ok=True)
 
     def _room_for(self, path: Path, part: Path, size: int) -> IO[bytes] | None:
-        """Return a locked file of that size to download to, or None once another process has downloaded the shard.
+        """Return a locked file of the given size to download to, or None if another process has downloaded the shard.
 
-        With it, the shards in the cache stay within the size limit, unless it is the only one.
+        The shards in the cache, including this one, stay within the size limit, unless this is the only shard.
         """
         most = round(self.cache_size * 1e9)
         while True:
@@ -255,7 +255,7 @@ class Origin:
                     file = part.open("xb+")
                     try:
                         fcntl.flock(file, fcntl.LOCK_EX)
-                        os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now
+                        os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here
                     except OSError:
                         file.close()
                         part.unlink()
@@ -280,13 +280,13 @@ class Origin:
 
 
 def file_name(address: str) -> str:
-    """Return a unique file name for a URL, as two URLs may end in `data.zip`."""
+    """Return a unique file name for a URL, because two URLs may both end in `data.zip`."""
     name = re.sub(r"[^\w.-]", "_", re.sub(r"[?#].*", "", address).rpartition("/")[2])[-100:]
     return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
 
 
 def fetched(address: str, folder: Path, retries: int, timeout: float, key: str, largest: float) -> Path:
-    """Return the file of a URL in a folder, downloaded unless it exists.
+    """Return the path of the file that a URL names, downloading it to a folder unless it exists.
 
     `key`, such as `corpus.train`, names the URL in messages; `corpus.largest` limits the size of the file in GB.
     """
@@ -317,12 +317,12 @@ def download(
     sha256: str | None = None,
     bound: tuple[int, str] = (sys.maxsize, ""),
 ) -> str:
-    """Download the file of a URL, completely or not at all, and return its SHA-256.
+    """Download the file that a URL names, completely or not at all, and return its SHA-256.
 
-    The file must have the size in bytes and the SHA-256 in lower-case hexadecimal, if given. A file of unknown size
-    may have at most the bytes of `bound`, which also describes the limit, and nine tenths of the free disk space. A
-    `UserError` says that the path, or `name`, cannot be downloaded, why, which `key` names it, and the remedy: `mend`,
-    or `other` if the file was another one.
+    The file must match `size` (in bytes) and `sha256` (in lower-case hexadecimal) if they are given. A file of unknown
+    size is limited to `bound`, a number of bytes and a description of this limit, and to nine tenths of the free disk
+    space. If the download fails, a `UserError` names the path (or `name`), the reason, the `key` with the URL, and the
+    remedy: `mend`, or `other` if the URL has a different file.
     """
     refuse_commands(address, key=key)
     with replacing(path) as beside, beside.open("wb") as file:
@@ -334,14 +334,14 @@ def download(
                 most, why = free, "nine tenths of the free space"
             found = _first_of([address], file, most, sha256, retries, timeout, why)
             if size is not None and file.tell() != size:
-                raise FailedError(f"{address}: it has {file.tell():,} bytes, and should have {size:,}", other=True)
+                raise FailedError(f"{address}: it has {file.tell():,} bytes, but should have {size:,}", other=True)
         except FailedError as error:
             raise _not_fetched(name or str(path), error, f"{key} is", mend, other) from None
     return found
 
 
 def expanded(text: str, key: str) -> list[str]:
-    """Return the URLs or paths of a text with braces, expanded as webdataset does."""
+    """Return the URLs or paths that a string with braces expands to in webdataset."""
     try:
         number = sum(map(_alternatives, text.split("::")))
         if number <= _MOST:
@@ -350,13 +350,13 @@ def expanded(text: str, key: str) -> list[str]:
             return [*expand_urls(text)]
     except Exception as error:  # asserts, and what its package for braces raises
         raise UserError(f"{key}: {text} cannot be expanded ({error}); correct its braces") from None
-    raise UserError(f"{key}: {clip(text)} expands to {number:,} files, more than the limit of {_MOST:,}; name fewer")
+    raise UserError(f"{key}: {clip(text)} expands to {number:,} files, but the limit is {_MOST:,}; name fewer files")
 
 
 def _alternatives(text: str) -> int:
-    """Return the number of texts that a text with braces expands to, without making them."""
+    """Return the number of strings that a string with braces expands to, without creating them."""
     open_braces: list[int] = []
-    sums, products = [0], [1]  # of the alternatives of each open brace: the finished ones, and the present one
+    sums, products = [0], [1]  # for each open brace, the number of finished and current alternatives
     for found in re.finditer(r"\\.|[{},]", text, re.DOTALL):
         sign = found[0]
         if sign == "{":
@@ -376,7 +376,7 @@ def _alternatives(text: str) -> int:
 
 
 def is_address(path: str) -> bool:
-    """Return whether a text is a URL and not the path of a folder."""
+    """Return whether a string is a URL, not the path of a folder."""
     return bool(_ADDRESS.match(path)) or path.startswith(COMMAND)
 
 
@@ -394,7 +394,7 @@ def origin_of(folder: Path) -> Origin | None:
 
 
 def hash_of(file: io.BufferedIOBase) -> str:
-    """Return the SHA-256 of an open file in hexadecimal, and rewind the file."""
+    """Return the SHA-256 of an open file in hexadecimal and rewind the file."""
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
     return digest
@@ -407,8 +407,8 @@ def _writing(cache: str) -> Iterator[None]:
     except OSError as error:
         mend = "free some space, lower corpus.cache_size" if error.errno in _FULL else "make it writable"
         raise UserError(
-            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend}, or set it to another folder, "
-            "and run the same command again"
+            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend}, or set it to a different "
+            "folder, and run the same command again"
         ) from None
 
 
@@ -417,7 +417,7 @@ def _alone(folder: Path) -> AbstractContextManager[None]:
 
 
 def _removed(part: Path) -> bool:
-    """Remove a file that no process is downloading to, and return whether it was removed."""
+    """Remove a file unless a process is downloading to it, and return whether it was removed."""
     with part.open("rb") as file, suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: over NFS, the other asks to write
         part.unlink()
@@ -427,7 +427,7 @@ def _removed(part: Path) -> bool:
 
 @cache
 def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
-    """Return the URLs of each shard, by its name, in the order in which they are tried."""
+    """Return a dict from the name of each shard to its URLs, in the order in which they are tried."""
     addresses_of: dict[str, list[str]] = {}
     for text in tars:
         for address in expanded(text, "corpus.tars"):
@@ -450,7 +450,7 @@ def _first_of(
             try:
                 return copy(address, into, most, sha256, timeout, bound)
             except FailedError as error:
-                # Once, another file may be a fault on the way.
+                # A single wrong file may be a transmission error.
                 error.final |= error.other and address in failures and failures[address].other
                 failures[address] = error
         addresses = [address for address in addresses if not failures[address].final]

@@ -1,12 +1,13 @@
-"""The order of the training stream: a pure function of (seed, lanes, shards shuffled together, shard sizes, n).
+"""The order of the training stream, a pure function of (seed, lanes, shards shuffled together, shard sizes, n).
 
-Sample n comes from lane c = n mod C, as the lane's sample number q = n // C. In its epoch e a lane reads the shards
-perm(seed, e)[c::C] in groups of k, one after the other. The rows of a group, those of its shards s_1 … s_k
-concatenated, are in the order perm(seed, e, s_1, …, s_k). After its last row a lane starts its epoch e + 1
-independently of the others. Lanes of unequal size drift apart, but each reads each of its rows once per epoch.
+Sample n comes from lane c = n mod C, where it is sample number q = n // C. In its epoch e, a lane reads the shards
+perm(seed, e)[c::C] in groups of k, one group after the other. The rows of a group, which are the concatenated rows of
+its shards s_1 … s_k, are read in the order perm(seed, e, s_1, …, s_k). After its last row, a lane starts its epoch e +
+1 independently of the other lanes. Lanes of unequal size drift apart, but every lane reads each of its rows once per
+epoch.
 
-Permutations sort 64-bit hashes and do not use numpy's generators, whose sequences may change between versions: a
-resumed run must have the same order.
+Permutations sort 64-bit hashes instead of using numpy's generators, whose output may change between versions, because
+a resumed run must have the same order.
 """
 
 import math
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from atat_zoo.system.errors import UserError
 
-# SplitMix64 (Steele et al., OOPSLA 2014), as in atat_zoo.diffusion.randomness, here without torch.
+# SplitMix64 (Steele et al., OOPSLA 2014), as in atat_zoo.diffusion.randomness, but without torch.
 _ALL = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MUL_1 = 0xBF58476D1CE4E5B9
@@ -38,12 +39,12 @@ def key_of(*numbers: int) -> int:
 
 
 def permutation(size: int, *key: int) -> NDArray[np.int64]:
-    """Return a permutation of 0 … size−1 that is a function of the key, int64 [size]."""
+    """Return a permutation of 0 … size−1, int64 [size], that is a function of the key."""
     return np.argsort(_hashes(size, key), kind="stable")
 
 
 def uniforms(size: int, *key: int) -> NDArray[np.float64]:
-    """Return independent uniform numbers in [0, 1) that are a function of the key, float64 [size]."""
+    """Return independent uniform numbers in [0, 1), float64 [size], that are a function of the key."""
     return (_hashes(size, key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -55,7 +56,7 @@ def _hashes(size: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
 
 
 class Location(NamedTuple):
-    """The location of a sample: the lane's epoch, the shard's number, and the row in the shard."""
+    """The location of a sample: the epoch of its lane, the number of its shard, and its row in the shard."""
 
     epoch: int
     shard: int
@@ -63,30 +64,30 @@ class Location(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """A group of shards in a lane: samples first … end−1 of the lane."""
+    """A group of shards in a lane, with the lane's samples first … end−1."""
 
     first: int
     end: int
     epoch: int
     shards: list[int]
-    starts: list[int]  # of each shard's rows among those of the group
+    starts: list[int]  # the first row of each shard among the rows of the group
     rows: NDArray[np.int64]
 
 
 class SampleOrder:
-    """The location of each sample of the stream, for the rows of each shard, C lanes, and k shards together."""
+    """The location of each sample in the stream, given the sizes of the shards, C lanes, and k shards per group."""
 
     def __init__(self, sizes: Sequence[int], *, lanes: int, seed: int, together: int = 1) -> None:
         self.sizes = np.asarray(sizes, np.int64)
         self.lanes, self.seed, self.together = lanes, seed, together
         if len(self.sizes) < lanes:
             raise UserError(
-                f"data.lanes = {lanes}, but the training split has {len(self.sizes)} shards and every lane needs one; "
+                f"data.lanes = {lanes} needs as many training shards, but there are only {len(self.sizes)}; "
                 "lower data.lanes, or build shards from more text"
             )
         if not (self.sizes > 0).all():
-            raise ValueError("a shard without rows")
-        self._starts: list[list[int]] = [[0] for _ in range(lanes)]  # of each lane's epochs, as sample numbers
+            raise ValueError("a shard has no rows")
+        self._starts: list[list[int]] = [[0] for _ in range(lanes)]  # of each epoch, by lane
         self._stretch: dict[int, _Stretch] = {}
 
     def locate(self, n: int) -> Location:
@@ -100,9 +101,9 @@ class SampleOrder:
         return Location(stretch.epoch, stretch.shards[i], row - stretch.starts[i])
 
     def others(self, n: int) -> Iterator[Location]:
-        """Yield the other locations in the shards that are shuffled together with that of sample n, each once.
+        """Yield each other location once from the group of shards that contains sample n.
 
-        The order differs between samples, so that several samples get different replacements.
+        The order differs between samples, so that different samples get different replacements.
         """
         self.locate(n)
         lane, q = n % self.lanes, n // self.lanes
@@ -115,7 +116,7 @@ class SampleOrder:
             yield self.locate((first + (q - first + k * step) % size) * self.lanes + lane)
 
     def shards_of(self, lane: int, epoch: int) -> NDArray[np.int64]:
-        """Return the shards that a lane reads in an epoch, in order."""
+        """Return the numbers of the shards that a lane reads in an epoch, in order."""
         return permutation(len(self.sizes), self.seed, epoch)[lane :: self.lanes]
 
     def _find(self, lane: int, q: int) -> _Stretch:

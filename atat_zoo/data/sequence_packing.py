@@ -1,9 +1,9 @@
 """Group documents into batches, and pack their tokens into sequences, in bounded memory.
 
-With `data.format = "chat"` a stored token is a uint32 with 30 bits for its id and two flags: the highest bit marks the
-start of a dialogue, the next one a token of an answer. Padding has all bits set.
+With `data.format = "chat"`, a stored token is a uint32 with 30 bits for its id and two flags: the highest bit marks
+the start of a dialogue, and the next bit marks a token of an answer. Padding has all bits set.
 
-L: tokens in a sequence, special ones included.
+L: tokens in a sequence, including special tokens.
 """
 
 import re
@@ -26,7 +26,7 @@ BATCH = 1024  # maximum number of pieces encoded at once
 SHUFFLED = 1 << 27  # characters of documents shuffled at once, in memory
 
 DIALOGUE_DTYPE = "uint32"  # of a stored token of a dialogue
-IDS = (1 << 30) - 1  # the bits of an id in it
+IDS = (1 << 30) - 1  # the bits of the id in such a token
 _ANSWER, _BEGINS, _PADDING = 1 << 30, 1 << 31, (1 << 32) - 1
 _WORD = re.compile(r"\S+")
 _CUT = re.compile(r"(?<=\S) (?=\S)")
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
     text: str
     joined: bool  # whether it may begin inside a word
-    last: bool  # whether the document ends with it
+    last: bool  # whether the document ends with this piece
 
     @property
     def words(self) -> int:
@@ -46,40 +46,40 @@ class Piece(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How a document is stored: its tokens follow those of the document before, or they have a row of their own."""
+    """How a document is stored: its tokens either follow the tokens of the previous document or have their own row."""
 
     dtype: str  # of a stored token
-    first: tuple[int, ...] = ()  # stands before each document
-    last: tuple[int, ...] = ()  # stands after it
-    length: int = 0  # L of a row, cut and padded; 0 where documents follow each other
-    chat: str = ""  # of dialogues: `packed` or `document`, as in `data.packing`
+    first: tuple[int, ...] = ()  # tokens before each document
+    last: tuple[int, ...] = ()  # tokens after each document
+    length: int = 0  # L of a row, which is truncated and padded; 0 if documents follow each other
+    chat: str = ""  # for dialogues, `packed` or `document`, as in `data.packing`
 
     @property
     def room(self) -> int:
-        """The maximum number of tokens of a document in a row."""
+        """The maximum number of document tokens in a row."""
         return self.length - len(self.first) - len(self.last)
 
 
 class Encoded(NamedTuple):
-    """The tokens of a batch, and the counts of its text."""
+    """The tokens of a batch, and the statistics of its text."""
 
-    tokens: NDArray[Any]  # of the stored dtype, one document after the other
+    tokens: NDArray[Any]  # in the stored dtype, one document after the other
     documents: int
     characters: int
     bytes: int
     words: int
     dropped: int = 0  # tokens cut away
-    unanswered: int = 0  # of dialogues, see `Totals`
+    unanswered: int = 0  # for dialogues, see `Totals`
     beyond: int = 0
     needed: int = 0
 
 
 def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
-    """Yield the pieces of a long document, of at most `size` characters.
+    """Yield the pieces of a long document, each with at most `size` characters.
 
-    Where possible, a cut is before a single space between two words. Byte-level BPE always ends a token there, so the
-    pieces have the same tokens as the document; for bytes and characters, so do all pieces. Other pretrained
-    tokenizers may give a different token at a cut, about one per megabyte.
+    Where possible, a document is cut before a single space between two words. Byte-level BPE always ends a token there,
+    so the pieces have the same tokens as the document; for bytes and characters, this holds for any cut. Other
+    pretrained tokenizers may produce a different token at a cut, about one per megabyte.
     """
     start, joined = 0, False  # whether a cut fell inside a word
     while True:
@@ -96,9 +96,9 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
 
 
 def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
-    """Yield a document in pieces, divided so that no word has more than `most` characters.
+    """Yield a document in pieces in which no word has more than `most` characters.
 
-    Training a tokenizer takes time quadratic in the length of a word, and longer tokens are not learned.
+    Training a tokenizer takes time that is quadratic in the length of a word, and longer tokens are not learned.
     """
     if len(document) <= PIECE and len(max(document.split(), key=len, default="")) <= most:
         yield document
@@ -113,10 +113,10 @@ def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
 
 
 def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") -> Iterator[list[Piece]]:
-    """Yield the pieces of documents in batches of about a megabyte; the same documents give the same batches.
+    """Yield the pieces of documents in batches of about a megabyte; identical documents give identical batches.
 
-    With `rows = "document"`, see `[data]`, only the first piece of a document is used; with `form = "chat"` a dialogue
-    is one piece.
+    If `rows` is `"document"` (see `[data]`), only the first piece of a document is used. If `form` is `"chat"`, a
+    dialogue is a single piece.
     """
     batch, characters = list[Piece](), 0
     for document in documents:
@@ -132,7 +132,7 @@ def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") 
 
 
 def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterator[str]:
-    """Yield documents shuffled within groups of about `size` characters, so that a shard mixes periods and authors."""
+    """Yield documents, shuffled in groups of about `size` characters so that a shard mixes periods and authors."""
     block: list[str] = []
     characters = number = 0
     for document in documents:
@@ -145,7 +145,7 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
 
 
 def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Encoded:
-    """Return the tokens of a batch in a form; a document without tokens makes no row."""
+    """Return the tokens of a batch in the given form; a document without tokens produces no row."""
     if form.chat:
         return _encode_dialogues(tokenizer, form, [piece.text for piece in batch])
     ids: list[int] = []
@@ -193,43 +193,44 @@ def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str
 
 @attrs.define(kw_only=True)
 class Totals:
-    """The counts of a split."""
+    """The statistics of a split."""
 
     documents: int = 0
     characters: int = 0
     bytes: int = 0  # in UTF-8
-    words: int = 0  # between white space
-    tokens: int = 0  # stored tokens, with special ones, without padding
+    words: int = 0  # separated by white space
+    tokens: int = 0  # stored tokens, including special tokens but not padding
     special_tokens: int = 0  # BOS and EOS among them
-    dropped: int = 0  # tokens cut away, or left over at the end, and not stored
+    dropped: int = 0  # tokens not stored, because they were truncated or left over at the end
     padded: int = 0  # positions filled with padding
     sequences: int = 0  # stored; sequences · L = tokens + padded
-    unanswered: int = 0  # dialogues that are left out, as they have no answer
-    beyond: int = 0  # and as none begins within L tokens
-    needed: int = 0  # tokens in which the first answer of each of these would end
+    unanswered: int = 0  # dialogues left out because they have no answer
+    beyond: int = 0  # dialogues left out because no answer begins within L tokens
+    needed: int = 0  # the length L with which the first answers of all of these would fit
 
     def left_out(self, length: int) -> str:
-        """Return a sentence about the dialogues without a sequence of L tokens, or an empty text."""
+        """Return a sentence about the dialogues that do not fit in a sequence of L tokens, or an empty string."""
         said = [f"{self.unanswered:,} of {self.documents:,} dialogues have no answer"] if self.unanswered else []
         if self.beyond:
             within = (
                 f"{self.beyond:,} of {self.documents:,} dialogues have no answer within data.length = {length} tokens"
             )
-            said.append(f"{within}; every dialogue has one within {self.needed:,} tokens")
+            said.append(f"{within}; each of them has one within {self.needed:,} tokens")
         return "; ".join(said)
 
 
 class Packer:
-    """Packs tokens into sequences [rows, L], at most `limit` of them.
+    """Packs tokens into at most `limit` sequences [rows, L].
 
-    `special` is `"none"`, `"document"` (EOS after every document), `"sequence"` (BOS, L−2 tokens of the running text,
-    EOS) or `"both"`, as in MDLM. Padding is stored as the largest value of the dtype.
+    `special` is `"none"`, `"document"` (EOS after every document), `"sequence"` (BOS, L−2 tokens of running text, EOS)
+    or, as in MDLM, `"both"`. Padding is stored as the largest value of the dtype.
 
-    `rows` is `"packed"`, the running text, or `"document"`: each document is a row of its first tokens between the
-    special ones, then padding, as MDLM does for LM1B. As in MDLM, the network attends to padding. Here padding is
-    never masked, so the network sees the length of the document; MDLM masks it, too, but excludes it from the loss.
+    `rows` is `"packed"` for running text, or `"document"`: as in MDLM for LM1B, each document has one row, with its
+    first tokens between the special tokens, followed by padding. As in MDLM, the network attends to padding. Here
+    padding is never masked, so the network sees the length of the document; MDLM also masks padding, but excludes it
+    from the loss.
 
-    `form` is `"text"` or `"chat"`; dialogues are never divided between rows.
+    `form` is `"text"` or `"chat"`; dialogues are never split across rows.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class Packer:
         self.body = length - 2 if self.framed else length
         if (self.form.room if self.form.length else self.body) < 1:
             raise UserError(
-                f"data.length = {length} leaves no room for text after {needed}; raise it, or change "
+                f"data.length = {length} leaves no room for text besides {needed}; raise it, or change "
                 f'data.special_tokens = "{special}"'
             )
         if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
@@ -281,12 +282,12 @@ class Packer:
 
     @property
     def waiting(self) -> int:
-        """Three times the bytes of the waiting tokens, because `take` and the writing copy them."""
+        """Three times the size of the waiting tokens in bytes, because `take` and writing each copy them."""
         return 3 * self._tokens * self.dtype.itemsize
 
     @property
     def full(self) -> bool:
-        """Whether the limit of sequences is reached, so that more text has no effect."""
+        """Whether the maximum number of sequences is reached, so that more text has no effect."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
 
     def encode(self, batch: Sequence[Piece]) -> Encoded:
@@ -294,14 +295,14 @@ class Packer:
         return encode(self.tokenizer, self.form, batch)
 
     def add(self, batch: Encoded) -> None:
-        """Append the tokens of a batch, and count its text."""
+        """Append the tokens of a batch, and add the statistics of its text to the totals."""
         for name in ("documents", "characters", "bytes", "words", "dropped", "unanswered", "beyond"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(batch, name))
         self.totals.needed = max(self.totals.needed, batch.needed)
         self._push(batch.tokens)
 
     def take(self, rows: int) -> NDArray[Any]:
-        """Return the next `rows` sequences, [rows, L], and count them; `rows` must not exceed `ready`."""
+        """Return the next `rows` sequences [rows, L], and count them; `rows` must not exceed `ready`."""
         flat = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
         size = rows * self.body
         self._waiting, self._tokens = [], 0
@@ -319,13 +320,13 @@ class Packer:
         return np.pad(row, ((0, 0), (0, self.length - row.shape[1])), constant_values=self.pad)
 
     def state(self) -> tuple[dict[str, int], NDArray[Any], NDArray[np.int64]]:
-        """Return the arguments of `restore`: totals, waiting tokens, and counts."""
+        """Return the arguments for `restore`: the totals, the waiting tokens, and the token counts."""
         return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
 
     def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
         """Continue from the state of another packer; raise a `ValueError` if its settings differ."""
         if counts.shape != self.counts.shape or waiting.ndim != 1:
-            raise ValueError("a state of other settings")
+            raise ValueError("the state belongs to different settings")
         self.totals, self.counts = Totals(**totals), counts.copy()
         self._waiting, self._tokens = [], 0
         self._push(waiting.astype(self.dtype))
@@ -336,7 +337,7 @@ class Packer:
             self._tokens += len(tokens)
 
     def _ids(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return the ids of stored rows, without padding, [N]."""
+        """Return the ids [N] in stored rows, without padding."""
         stored = rows[rows != self.pad]
         return stored & IDS if self.form.chat else stored
 
@@ -358,24 +359,24 @@ class Packer:
 
 
 class DialogueRows(NamedTuple):
-    """Dialogues as stored rows, and the number of those that were dropped."""
+    """Dialogues as stored rows, and the numbers of dropped tokens and dialogues."""
 
     rows: NDArray[np.uint32]  # [rows, L]
-    dropped: int  # tokens cut away
+    dropped: int  # tokens that were truncated
     unanswered: int  # dialogues without an answer
-    beyond: int  # dialogues whose first answer begins behind a row
-    needed: int  # tokens in a row in which the first answer of each of these would end
+    beyond: int  # dialogues whose first answer begins after the end of a row
+    needed: int  # the length L with which the first answers of all of these would fit
 
 
 def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *, packed: bool) -> DialogueRows:
-    """Return stored rows for dialogues, given as texts of `to_text`.
+    """Return stored rows for dialogues, given as strings from `to_text`.
 
-    A dialogue is truncated to L tokens, and dropped if no answer is among them. With `packed`, several dialogues share
-    a row, which ends with padding. Otherwise each has its own row, filled with EOS, which counts as answer (Nie et
-    al., arXiv:2502.09992), so that a model learns where its answer ends.
+    A dialogue is truncated to L tokens, and dropped if these contain no answer token. With `packed`, several dialogues
+    share a row, which ends with padding. Otherwise, each dialogue has its own row, which is filled with EOS. These EOS
+    tokens are part of the answer (Nie et al., arXiv:2502.09992), so that a model learns where its answer ends.
 
     Raises:
-        UserError: if the template rejects a dialogue; the message says where it was read.
+        UserError: if the template rejects a dialogue; the message names the place where the dialogue was read.
     """
     kept: list[NDArray[np.uint32]] = []
     dropped = unanswered = beyond = needed = 0
@@ -403,9 +404,9 @@ def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *,
 
 
 def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
-    """Return which dialogues share a row of a length, given their sizes: best-fit decreasing (Johnson, 1974)."""
+    """Return the dialogues that share each row of a given length, by best-fit decreasing (Johnson, 1974)."""
     rows: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # of rows, ascending, with the number of the row
+    rooms: list[tuple[int, int]] = []  # free space and number of each row, in ascending order
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         at = bisect_left(rooms, (sizes[i], -1))
         room, row = rooms.pop(at) if at < len(rooms) else (length, len(rows))
@@ -417,7 +418,7 @@ def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
 
 
 class DialogueTokens(NamedTuple):
-    """The meaning of stored tokens, in arrays of their shape."""
+    """The contents of stored tokens, as arrays of the same shape."""
 
     ids: Any  # 0 at padding
     answer: Any  # bool
@@ -425,7 +426,7 @@ class DialogueTokens(NamedTuple):
 
 
 def dialogue_tokens(stored: Any) -> DialogueTokens:
-    """Return the meaning of stored tokens, int64 [B, L], a numpy array or a torch tensor."""
+    """Return the contents of stored tokens, given as a numpy array or torch tensor, int64 [B, L]."""
     there = stored != _PADDING
     number = ((stored >> 31) * there).cumsum(1)
     return DialogueTokens((stored & IDS) * there, (stored & _ANSWER != 0) & there, number * there - 1)
@@ -435,7 +436,7 @@ def _stored(parts: Sequence[Part], vocabulary_size: int) -> NDArray[np.uint32]:
     ids = np.array([i for part in parts for i in part.ids], np.int64)
     if len(ids) and (ids.min() < 0 or ids.max() >= vocabulary_size):
         raise ValueError(
-            f"the chat template has ids from {ids.min()} to {ids.max()}, outside 0 … {vocabulary_size - 1}"
+            f"the chat template produces ids from {ids.min()} to {ids.max()}, outside 0 … {vocabulary_size - 1}"
         )
     stored = ids | np.repeat([part.answer * _ANSWER for part in parts], [len(part.ids) for part in parts])
     stored[:1] |= _BEGINS
@@ -443,7 +444,7 @@ def _stored(parts: Sequence[Part], vocabulary_size: int) -> NDArray[np.uint32]:
 
 
 def _first_end(stored: NDArray[np.uint32]) -> int:
-    """Return the number of tokens of a dialogue up to the end of its first answer."""
+    """Return the number of tokens in a dialogue up to the end of its first answer."""
     answer = stored & _ANSWER != 0
     first = int(answer.argmax())
     return first + int(np.append(answer[first:], False).argmin())
@@ -459,12 +460,12 @@ def _eos(tokenizer: TokenizerModel) -> int:
 
 
 def pad_of(dtype: str) -> int:
-    """Return the stored value that means padding: the largest of the dtype."""
+    """Return the stored value for padding, which is the largest of the dtype."""
     return int(np.iinfo(np.dtype(dtype)).max)
 
 
 def dtype_for(vocabulary_size: int, wanted: str, form: str = "text") -> str:
-    """Return the dtype of stored tokens: uint16 if all ids and padding fit, otherwise, and for dialogues, uint32."""
+    """Return the dtype of stored tokens: uint16 for text if all ids and padding fit, otherwise uint32."""
     if form == "chat":
         return DIALOGUE_DTYPE
     fits = vocabulary_size <= pad_of("uint16")

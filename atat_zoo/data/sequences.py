@@ -1,4 +1,4 @@
-"""Sequences in memory, for evaluation: of a split of shards, or of a text corpus (zero-shot)."""
+"""Sequences in memory for evaluation, either from a split of shards or from a text corpus (zero-shot)."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,32 +20,32 @@ class Sequences(NamedTuple):
     """n sequences of L tokens."""
 
     tokens: Tensor  # int64 [n, L], 0 at padding
-    maskable: Tensor  # bool [n, L]: no padding, and of dialogues the answers alone
-    documents: Tensor | None = None  # of packed dialogues the number of each token's within its row, int64, −1 for none
+    maskable: Tensor  # bool [n, L]: everything except padding, or, for dialogues, only answers
+    documents: Tensor | None = None  # each token's dialogue number in its packed row, int64 [n, L], −1 at padding
 
 
 def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the evaluation sequences of a split, always the same ones: tokens int64 and maskable bool, [n, L] each.
+    """Return the tokens, int64 [n, L], and the maskable positions, bool [n, L], of a split's evaluation sequences.
 
-    There are at most `limit`, spread evenly over the split; 0 means all. Rows with several dialogues raise a
-    `UserError`; use `held_out_sequences` for them.
+    These are always the same sequences, at most `limit` of them (0 for all), spread evenly over the split. Rows with
+    several dialogues raise a `UserError`; use `held_out_sequences` for them.
     """
     found = held_out_sequences(folder, split, limit)
     return alone(found), found.maskable
 
 
 def alone(found: Sequences) -> Tensor:
-    """Return the tokens of sequences; raise a `UserError` if a sequence has several dialogues."""
+    """Return the tokens of sequences; raise a `UserError` if a sequence can contain several dialogues."""
     if found.documents is not None:
         raise UserError(
-            'data.packing = "packed" packs several dialogues into a sequence, which only `atat eval` and `atat '
-            'compare` can evaluate; train with data.packing = "document"'
+            "only `atat eval` and `atat compare` can evaluate sequences of several dialogues, which data.packing = "
+            '"packed" produces; train with data.packing = "document"'
         )
     return found.tokens
 
 
 def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequences:
-    """Return what `held_out` does; for packed dialogues also each token's dialogue number."""
+    """Return the sequences of `held_out`, with the dialogue number of each token if dialogues are packed."""
     folder = Path(folder)
     contents = shard_manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
@@ -54,7 +54,7 @@ def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequ
             raise UserError(f"{folder}: in the {split} split {left}; change data.length, or hold out more dialogues")
         raise UserError(
             f"the {split} split in {folder} has no sequence of {contents.length} tokens; "
-            'hold out more text, shorten data.length, or set data.remainder = "pad"'
+            'hold out more text, lower data.length, or set data.remainder = "pad"'
         )
     wanted = evenly(total, limit)
     parts, first = [], 0
@@ -69,9 +69,9 @@ def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequ
 def sequences(
     corpus: Any, tokenizer: TokenizerModel, split: Split, *, length: int, special: str, rows: str = "packed", limit: int
 ) -> tuple[Tensor, Tensor]:
-    """Return a split of a corpus, packed like the training text of a model with its tokenizer; see `held_out`.
+    """Return the sequences of a corpus split, as `held_out` does, packed like a model's training text.
 
-    The remainder is padded, so all text is used. `special` and `rows` are as in `[data]`.
+    The remainder is padded, so that all text is used. `special` and `rows` are the values from `[data]`.
     """
     return corpus_sequences(corpus, tokenizer, split, length=length, special=special, rows=rows, limit=limit)[:2]
 
@@ -87,7 +87,7 @@ def corpus_sequences(
     form: str = "text",
     limit: int,
 ) -> Sequences:
-    """Return what `sequences` does, for any `form` of `[data]`; for packed dialogues also dialogue numbers."""
+    """Return the sequences of a corpus split like `sequences`, for text or dialogues (`form`)."""
     dtype = dtype_for(tokenizer.vocabulary_size, "auto", form)
     packer = Packer(tokenizer, length=length, special=special, rows=rows, form=form, remainder="pad", dtype=dtype)
     parts = []
@@ -98,21 +98,19 @@ def corpus_sequences(
     stored = np.concatenate([*parts, packer.finish()])
     if not len(stored):
         if left := packer.totals.left_out(length):
-            raise UserError(f"corpus {corpus.name!r}: {left}; name another corpus or another --split")
-        raise UserError(
-            f"corpus {corpus.name!r} has no text in its {split} split; name another corpus or another --split"
-        )
+            raise UserError(f"corpus {corpus.name!r}: {left}; name a different corpus or --split")
+        raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name a different corpus or --split")
     return _tensors(stored[evenly(len(stored), limit)], dtype, form, rows)
 
 
 def evenly(total: int, limit: int) -> NDArray[np.int64]:
-    """Return the indices of at most `limit` rows out of `total`, spread evenly, int64 [n]; 0 for all."""
+    """Return the indices, int64 [n], of at most `limit` rows (0 for all) spread evenly over `total` rows."""
     count = min(limit, total) if limit else total
     return np.arange(count) * total // count
 
 
 def _tensors(stored: NDArray[Any], dtype: str, form: str, rows: str) -> Sequences:
-    """Return the meaning of stored rows as tensors [n, L]."""
+    """Return the contents of stored rows as tensors [n, L]."""
     if form == "chat":
         ids, answer, document = map(torch.from_numpy, dialogue_tokens(stored.astype(np.int64)))
         return Sequences(ids, answer, document if rows == "packed" else None)

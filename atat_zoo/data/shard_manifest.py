@@ -19,18 +19,18 @@ from atat_zoo.system.errors import UserError
 FORMAT = 1
 FILE = "manifest.json"
 COUNTS = "counts.npy"
-ORIGIN = "origin.json"  # in a cache: where the shards come from
+ORIGIN = "origin.json"  # in a cache, the source of the shards
 TOKENIZER = "tokenizer.json"
 # A manifest may come from elsewhere; it must not name files outside its folder.
 _of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
-_LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # no token, but padding
-_HEADER = 4096  # bytes that an .npy file has besides its numbers, at most
+_LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # padding, so not a token
+_HEADER = 4096  # maximum size in bytes of an .npy header
 _T = TypeVar("_T")
 
 
 @attrs.frozen(kw_only=True)
 class Shard:
-    """One tar file."""
+    """One shard, which is a tar file."""
 
     name: str = attrs.field(validator=_of_a_shard_folder)
     sequences: int = attrs.field(validator=attrs.validators.ge(1))
@@ -41,7 +41,7 @@ class Shard:
 
 @attrs.define(kw_only=True)
 class SplitRecord(Totals):
-    """One split of the text: its counts, the order of its documents, and its tar files."""
+    """One split of the text: its statistics, the order of its documents, and its shards."""
 
     order: str
     shards: tuple[Shard, ...]
@@ -57,10 +57,10 @@ class ShardManifest:
     length: int = attrs.field(validator=attrs.validators.ge(1))  # L
     special: str  # as in `[data]`
     rows: str = attrs.field(validator=attrs.validators.in_(("packed", "document")))  # likewise
-    form: str = attrs.field(validator=attrs.validators.in_(("text", "chat")))  # likewise; text where it is not said
+    form: str = attrs.field(validator=attrs.validators.in_(("text", "chat")))  # likewise; text if missing
     remainder: str  # `drop` or `pad`
     dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
-    block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in a member of a shard, but its last
+    block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in every member of a shard except the last
     lanes: int  # C, the number of lanes that the shards were built for
     vocabulary_size: int = attrs.field(validator=attrs.validators.ge(1))  # V
     bos: int | None
@@ -72,17 +72,17 @@ class ShardManifest:
     splits: dict[str, SplitRecord]
 
     def to_json(self) -> str:
-        """Return the text of the file."""
+        """Return the contents of the file."""
         return json.dumps(attrs.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     def left_out(self) -> list[str]:
-        """Return a sentence for each split with dropped dialogues."""
+        """Return a sentence for each split from which dialogues were dropped."""
         found = {name: split.left_out(self.length) for name, split in self.splits.items()}
         return [f"{name}: {said}; they are dropped" for name, said in found.items() if said]
 
     @property
     def digest(self) -> str:
-        """Return 16 hexadecimal digits that identify the training shards; equal digests give equal streams."""
+        """16 hexadecimal digits that identify the training shards; equal digests give identical streams."""
         text = " ".join(shard.sha256 for shard in self.splits["train"].shards)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -100,13 +100,13 @@ def load(folder: Path) -> ShardManifest:
 
 
 def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
-    """Return the manifest in the bytes of a file; its path or URL and the remedy are used in messages."""
+    """Return the manifest in `data`, the bytes of a file; `path` (or a URL) and `remedy` appear in messages."""
     try:
         content = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not readable JSON ({error}); {remedy}") from None
     if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
-        raise UserError(f"{path} has format {content['format']!r}, but this version reads {FORMAT}; {remedy}")
+        raise UserError(f"{path} has format {content['format']!r}, but this version reads format {FORMAT}; {remedy}")
     try:
         return _manifest(content)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -114,10 +114,10 @@ def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
 
 
 def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) -> ShardManifest:
-    """Return the manifest, after comparing it with the sizes of the files, and with `full` also with their hashes.
+    """Return the manifest after comparing it with the sizes of the files and, if `full`, with their hashes.
 
-    Only shards of `splits` are compared. A cache checks its shards itself: here they are compared only with `full`, if
-    present.
+    Only shards from `splits` are compared. Because a cache checks its own shards, they are compared here only if `full`
+    and present.
     """
     folder = Path(folder)
     manifest = load(folder)
@@ -130,45 +130,45 @@ def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) 
             if not path.is_file():
                 raise UserError(f"shard {path} is missing; {_again(folder)}")
             if (size := path.stat().st_size) != shard.bytes:
-                raise UserError(broken(path, f"it has {size} bytes, but {shard.bytes} in the manifest"))
+                raise UserError(broken(path, f"it has {size} bytes, but {shard.bytes} according to the manifest"))
             if full and sha256_of(path) != shard.sha256:
                 raise UserError(broken(path, "its SHA-256 differs from the manifest"))
     for name, expected in manifest.sha256.items():
         path = folder / name
         if not path.is_file():
             raise UserError(f"{path} is missing; {_again(folder)}")
-        if sha256_of(path) != expected:  # small files: always
+        if sha256_of(path) != expected:  # these files are small enough to check every time
             raise UserError(f"{path} differs from the manifest; {_again(folder)}")
     size = (folder / COUNTS).stat().st_size
     if not 0 <= size - 8 * manifest.vocabulary_size <= _HEADER:
         raise UserError(
-            f"{folder / COUNTS} has {size} bytes, which do not match the {manifest.vocabulary_size} tokens of the "
+            f"{folder / COUNTS} has {size} bytes, which does not match the {manifest.vocabulary_size} tokens in the "
             f"manifest; {_again(folder)}"
         )
     return manifest
 
 
 def broken(path: Path, why: str) -> str:
-    """Return the error for a shard that cannot be used."""
+    """Return the error message for a shard that cannot be used."""
     return f"shard {path} is damaged ({why}); {_again(path.parent)}"
 
 
 def array_of(data: bytes) -> NDArray[Any]:
-    """Return the array in an `.npy` file as a view of its bytes, so that a forged shape takes no memory.
+    """Return the array in an `.npy` file as a view of the file's bytes, so that a forged shape takes no memory.
 
-    For a damaged header numpy may raise any exception.
+    If the header is damaged, numpy may raise any exception.
     """
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("its arrays have an unknown format")
+        raise ValueError("it contains an array in an unknown format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if min(shape, default=0) < 0:  # which `reshape` would fill in
-        raise ValueError(f"an array in it has the shape {list(shape)}")
+        raise ValueError(f"it contains an array of shape {list(shape)}")
     return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if fortran else "C")
 
 
 def load_counts(folder: Path) -> NDArray[np.int64]:
-    """Return how often each token occurs in the training shards, int64 [V], from a folder that `verify` accepts."""
+    """Return the number of occurrences of each token in the training shards, int64 [V], after `verify` succeeds."""
     path = Path(folder) / COUNTS
     try:
         counts = array_of(path.read_bytes()).copy()  # writable, as torch wants it
@@ -181,14 +181,14 @@ def load_counts(folder: Path) -> NDArray[np.int64]:
 
 
 def _again(folder: Path) -> str:
-    # Shards of `use = "shards"` may be the only ones.
-    return f"if it was built here, delete the folder {folder} and run `atat data build` again; otherwise copy it again"
+    # Shards given with `use = "shards"` may be the only copy.
+    return f"if the shards were built here, delete {folder} and run `atat data build` again; otherwise copy them again"
 
 
 def _manifest(content: Any) -> ShardManifest:
     splits = {name: _split(record) for name, record in content["splits"].items()}
     if list(splits) != list(SPLITS):
-        raise ValueError(f"its splits are {list(splits)}")
+        raise ValueError(f"its splits are {list(splits)}, not {list(SPLITS)}")
     contents = _record(ShardManifest, {"form": "text"} | content | {"splits": splits})
     largest = _LARGEST[contents.dtype]
     if contents.form == "chat" and contents.dtype != DIALOGUE_DTYPE:
@@ -196,12 +196,12 @@ def _manifest(content: Any) -> ShardManifest:
     if contents.vocabulary_size > (IDS if contents.form == "chat" else largest):
         raise ValueError(f"{contents.vocabulary_size} tokens do not fit in {contents.dtype}")
     if contents.sha256.keys() != {TOKENIZER, COUNTS}:
-        raise ValueError(f"it has the hashes of {', '.join(contents.sha256)}")
+        raise ValueError(f"it has hashes for {', '.join(contents.sha256)}")
     for table in (contents.corpus, contents.tokenizer):
         if not isinstance(table.get("use"), str):
             raise ValueError("it does not name its corpus and its tokenizer")
     for shard in (shard for split in splits.values() for shard in split.shards):
-        # Without this a number in the manifest would say how much memory is asked for.
+        # Without this check, a number in the manifest would determine how much memory is allocated.
         if shard.sequences * contents.length * largest.bit_length() // 8 > shard.bytes:
             held = f"{shard.sequences} sequences of {contents.length} tokens"
             raise ValueError(f"{shard.name} cannot hold {held} in {shard.bytes} bytes")
@@ -210,15 +210,15 @@ def _manifest(content: Any) -> ShardManifest:
 
 def _split(content: Any) -> SplitRecord:
     shards = tuple(_record(Shard, table) for table in content["shards"])
-    earlier = dict.fromkeys(("unanswered", "beyond", "needed"), 0)  # which manifests did not have
+    earlier = dict.fromkeys(("unanswered", "beyond", "needed"), 0)  # missing from earlier manifests
     split = _record(SplitRecord, earlier | content | {"shards": shards})
     if sum(shard.sequences for shard in shards) != split.sequences:
-        raise ValueError("its shards do not add up to its sequences")
+        raise ValueError("the sequences of its shards do not add up to the total")
     return split
 
 
 def _record(cls: type[_T], table: dict[str, Any]) -> _T:
-    """Return an instance of a class after checking the types of plain values, so that a broken file fails here."""
+    """Return an instance of a class after checking the types of its plain fields, so that a damaged file fails here."""
     for field in attrs.fields(cls):  # type: ignore[arg-type]
         plain = get_origin(field.type) or field.type
         if plain in (int, str, dict) and type(table[field.name]) is not plain:

@@ -1,14 +1,14 @@
 """Read and write WebDataset shards: uncompressed tar files whose members are blocks of sequences.
 
-A member `000000.npy` is [rows, L] in uint16 or uint32. With one sequence per member, headers would take half of the
-bytes.
+A member such as `000000.npy` is an array [rows, L] of uint16 or uint32. With one sequence per member, headers would
+take up half of the file.
 
-A split is written in groups of C shards. After each group the state is saved in the same folder: the number of batches
-read, the waiting tokens, the counts, and the shards with their hashes. A resumed build checks the hashes, skips those
+A split is written in groups of C shards. After each group, the state is saved in the same folder: the number of batches
+read, the waiting tokens, the counts, and the shards with their hashes. A resumed build checks the hashes, skips these
 batches without encoding them again, and continues.
 
-The manifest determines the position of each row in the file, so rows are read in any order, and no shard is kept in
-memory. A file with any other layout is refused.
+The manifest determines the position of each row in the file, so rows can be read in any order without keeping shards
+in memory. A file with a different layout is rejected.
 """
 
 import io
@@ -36,7 +36,7 @@ from atat_zoo.system.atomic_files import replacing
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import require
 
-_AT_ONCE = 1 << 30  # bytes that are read at once; Linux reads no more than twice as many
+_AT_ONCE = 1 << 30  # bytes read at once; Linux reads at most twice as many
 
 
 def write_split(
@@ -48,13 +48,13 @@ def write_split(
     report: Progress,
     characters: int | None,
 ) -> list[Shard]:
-    """Write the shards of a split, or the missing ones of an unfinished build.
+    """Write the shards of a split, except those already written by an unfinished build.
 
-    Full groups are C shards of `spec.sequences_per_shard` sequences; the last group is C smaller ones, or a single one
-    if it has fewer than C sequences. Only the training split has lanes: C is 1 for the others.
+    A full group has C shards of `spec.sequences_per_shard` sequences. The last group has C smaller shards, or a single
+    one for fewer than C sequences. Only the training split has lanes; C is 1 for the other splits.
 
-    `encoded(start)` yields the batches in order from number `start`; `characters` is the number of characters, if
-    known. The packer must be new; afterwards it has the counts of the split.
+    `encoded(start)` yields the batches in order, starting with number `start`; `characters` is the number of characters
+    in the split, if known. The packer must be new; afterwards, it has the counts of the split.
     """
     lanes = spec.lanes if split == "train" else 1
     path = work / f"{split}.state.npz"
@@ -64,7 +64,7 @@ def write_split(
     group = lanes * spec.sequences_per_shard
 
     def write(rows: NDArray[Any], count: int) -> None:
-        """Write rows as `count` shards whose sizes differ by one at most."""
+        """Write rows as `count` shards whose sizes differ by at most one."""
         for part in np.array_split(rows, count):
             shards.append(write_shard(work / f"{split}-{len(shards):06d}.tar", part, spec.sequences_per_member))
 
@@ -89,7 +89,7 @@ def write_split(
             )
             raise UserError(f"corpus.train: {left}; {longer}")
         raise UserError(
-            f"the training text makes {len(rows)} sequences of data.length = {packer.length}, fewer than "
+            f"the training text yields {len(rows)} sequences of data.length = {packer.length}, fewer than "
             f"data.lanes = {lanes}; use more text, shorter sequences or fewer lanes"
         )
     if len(rows):
@@ -105,11 +105,11 @@ def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finishe
 
 
 def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, bool]:
-    """Return the finished shards, the number of batches they contain, and whether the split is complete.
+    """Return the finished shards, the number of batches read for them, and whether the split is complete.
 
-    If a shard is missing or damaged, the split starts again.
+    If a shard is missing or damaged, the split starts from the beginning.
     """
-    with suppress(Exception):  # whatever is wrong with it, or not there
+    with suppress(Exception):  # a missing or damaged file may raise any exception
         text, waiting, counts = arrays_of(path, "table", "waiting", "counts")
         table = json.loads(text.tobytes())
         shards = [Shard(**shard) for shard in table["shards"]]
@@ -127,7 +127,7 @@ def save_arrays(path: Path, **arrays: Any) -> None:
 
 
 def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
-    """Return the arrays of an `.npz` file that `save_arrays` wrote; a damaged file may raise any exception."""
+    """Return the arrays from an `.npz` file written by `save_arrays`; a damaged file may raise any exception."""
     with zipfile.ZipFile(path) as saved:
         if sum(member.file_size for member in saved.infolist()) > path.stat().st_size:
             raise ValueError("it is compressed, unlike shards")
@@ -135,7 +135,7 @@ def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
 
 
 def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
-    """Write sequences [rows, L] as one shard, in members of `block` rows; the same sequences give the same bytes."""
+    """Write sequences [rows, L] as one shard with members of `block` rows; identical sequences give identical bytes."""
     sums = []
     with replacing(path) as beside, tarfile.open(beside, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for number, start in enumerate(range(0, len(rows), block)):
@@ -151,10 +151,10 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
 
 
 class ShardRows:
-    """The rows of a shard, read one by one after checking its hash; the file is closed with this object.
+    """The rows of a shard, read individually after checking its hash; the file is closed with this object.
 
-    A damaged shard raises a `UserError`. With `skip`, members with a correct checksum are used, and rows of damaged
-    members consist of padding only.
+    A damaged shard raises a `UserError`. With `skip`, members with a correct checksum are used, and the rows of damaged
+    members consist entirely of padding.
     """
 
     def __init__(self, folder: Path, contents: ShardManifest, shard: Shard, *, skip: bool = False) -> None:
@@ -162,7 +162,7 @@ class ShardRows:
         self.size, self.pad, self.chat = contents.vocabulary_size, pad_of(contents.dtype), contents.form == "chat"
         self.block = min(contents.block, shard.sequences)
         self.width = contents.length * np.dtype(contents.dtype).itemsize
-        self.members: list[int | None] = [None] * -(-shard.sequences // self.block)  # where the first row of each is
+        self.members: list[int | None] = [None] * -(-shard.sequences // self.block)  # position of each one's first row
         try:
             origin = downloads.origin_of(folder)  # of a cache, which has checked the hash
             file: Any = origin.open(folder, shard) if origin else self.path.open("rb")
@@ -188,9 +188,9 @@ class ShardRows:
             self._refuse(error.strerror or str(error))
 
     def read(self, row: int, out: NDArray[Any]) -> None:
-        """Read a row into an array of the stored type, [L], or rows of a member into one, [n, L].
+        """Read a row into an array [L] of the stored dtype, or n rows of a member into an array [n, L].
 
-        A damaged row that is skipped consists of padding only.
+        A damaged row that is skipped consists entirely of padding.
         """
         number, inside = divmod(row, self.block)
         first = self.members[number]
@@ -216,7 +216,7 @@ class ShardRows:
 
 
 def read(folder: Path, contents: ShardManifest, shard: Shard) -> NDArray[Any]:
-    """Return the sequences of a shard of a folder, [rows, L], after checking its hash and its tokens."""
+    """Return the sequences [rows, L] of a shard in a folder, after checking its hash and its tokens."""
     reader = ShardRows(folder, contents, shard)
     rows = np.empty((shard.sequences, contents.length), contents.dtype)
     step = max(1, min(reader.block, _AT_ONCE // reader.width))

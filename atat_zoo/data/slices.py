@@ -1,12 +1,12 @@
-"""Slices of a build, encoded by independent processes on one machine or on several.
+"""Slices of a build, encoded by independent processes on one or more machines.
 
     <root>/<name>.slices/3-of-8.lock               locked while a process encodes the slice
-    <root>/<name>.slices/3-of-8/tokenizer.json     the one that encoded it
-    <root>/<name>.slices/3-of-8/train-000010.npz   tokens and counts of a block of batches, whose number is 10
-    <root>/<name>.slices/3-of-8/done.json          source, blocks of each split, SHA-256 of its own blocks; written last
+    <root>/<name>.slices/3-of-8/tokenizer.json     the tokenizer that encoded the slice
+    <root>/<name>.slices/3-of-8/train-000010.npz   tokens and counts of block number 10
+    <root>/<name>.slices/3-of-8/done.json          source, blocks per split, SHA-256 of the slice's blocks; written last
 
-A split's batches make blocks, and block b belongs to slice b mod n + 1 of n. The batches have the same order as in a
-build by one process, so `join` writes the same bytes.
+The batches of a split are grouped into blocks, and block b belongs to slice b mod n + 1 of n. The batches have the same
+order as in a build by a single process, so `join` writes the same bytes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def encode_slice(
     processes: int = 1,
     throughput: Throughput | None = None,
 ) -> Path:
-    """Encode a slice of an experiment's text, and return its folder, or that of existing shards.
+    """Encode a slice of an experiment's text and return its folder, or the folder of existing shards.
 
-    The whole text is read, and this slice of it encoded, whatever the limit `data.sequences`. A finished slice is not
+    The whole text is read, but only this slice is encoded, regardless of `data.sequences`. A finished slice is not
     encoded again. Processes that encode different slices may run at the same time, on any machine with access to the
-    text and the folder; the first one trains the tokenizer. See `build` for the arguments and the errors.
+    text and the folder; the first process trains the tokenizer. See `build` for the arguments and the errors.
     """
     tokenizer = experiment.parts["tokenizer"]
 
@@ -57,8 +57,8 @@ def encode_slice(
         root.mkdir(exist_ok=True)
         if others := {of for _, of in _begun(root)} - {part.of}:
             raise UserError(
-                f"--slice {part.number}/{part.of}: {root} contains slices of {others.pop()}; use the same number, or "
-                "delete the folder"
+                f"--slice {part.number}/{part.of}: {root} was divided into {others.pop()} slices; use this number, "
+                "or delete the folder"
             )
         own = root / str(part)
         with wanted.alone(root / f"{part}.lock"):
@@ -91,24 +91,24 @@ def join(experiment: Experiment, *, progress: Progress | None = None, throughput
 
 
 class Slice(NamedTuple):
-    """The part of the text that a process encodes: `number` of `of`, counted from 1."""
+    """The part of the text that a process encodes: slice `number` of `of`, counted from 1."""
 
     number: int
     of: int
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Return the slice that a text such as `3/8` names; raise a `UserError` for any other text."""
+        """Return the slice named by a string such as `3/8`; raise a `UserError` for an invalid string."""
         name = _NAME.fullmatch(text)
         if name is None or not 1 <= int(name[1]) <= int(name[2]) <= 10_000:
-            raise UserError(f"--slice {text}: expected a slice and the number of slices, such as 3/8")
+            raise UserError(f"--slice {text}: expected the slice number and the number of slices, such as 3/8")
         return cls(int(name[1]), int(name[2]))
 
     def __str__(self) -> str:
         return f"{self.number}-of-{self.of}"
 
     def write(self, folder: Path, split: Split, wanted: Build, encoder: Encoder) -> int:
-        """Write the missing blocks of a split, and return the number of its blocks, including those of other slices."""
+        """Write the missing blocks of this slice, and return the number of blocks in the split, over all slices."""
         blocks, characters, batches = 0, 0, wanted.batches(split)
         waiting: deque[tuple[int, int]] = deque()  # numbers and sizes of the blocks that are being encoded
 
@@ -133,19 +133,20 @@ class Slice(NamedTuple):
 
 
 class Slices:
-    """All slices of a build, after checking that they are finished and match `ShardSource.settings`."""
+    """All slices of a build, checked to be finished and to match `ShardSource.settings`."""
 
     def __init__(self, root: Path, settings: str) -> None:
         begun = _begun(root)
         if not begun:
-            raise UserError(f"--join: no slices in {root}; encode each slice with --slice, such as --slice 1/8")
+            raise UserError(f"--join: no slices found in {root}; first encode each slice, for example with --slice 1/8")
         self.root, self._of = root, begun[0].of
         every = [Slice(number, self._of) for number in range(1, self._of + 1)]
         missing = [part.number for part in every if not (root / str(part) / _DONE).is_file()]
         if missing:
-            numbers = f"slice {missing[0]} is" if len(missing) == 1 else f"slices {', '.join(map(str, missing))} are"
+            numbers = f"{', '.join(map(str, missing))} of {self._of}"
+            said = f"slice {numbers} is" if len(missing) == 1 else f"slices {numbers} are"
             raise UserError(
-                f"--join: {numbers} missing or not finished of the {self._of} in {root}; "
+                f"--join: {said} missing or unfinished in {root}; "
                 f"run the same command with --slice {missing[0]}/{self._of}"
             )
         self.tokenizer = (root / str(every[0]) / TOKENIZER).read_bytes()
@@ -162,18 +163,18 @@ class Slices:
             except (ValueError, LookupError, TypeError):
                 raise UserError(self._again(part, f"is damaged ({_DONE})")) from None
             if not same or (folder / TOKENIZER).read_bytes() != self.tokenizer:
-                raise UserError(self._again(part, "has another text or tokenizer than the first slice"))
+                raise UserError(self._again(part, "has a different text or tokenizer from the first slice"))
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
-        """Yield the batches of a split in order, without the first `start`."""
+        """Yield the batches of a split in order, skipping the first `start`."""
         for number in range(start // BLOCK, self._blocks[split]):
             part = Slice(number % self._of + 1, self._of)
             path = self.root / str(part) / _file(split, number)
             try:
                 if sha256_of(path) != self._sha256.get(path.name):
-                    raise ValueError("it differs from the block that was encoded")
+                    raise ValueError("its SHA-256 differs from the encoded block")
                 block = _load(path)
-            except Exception as error:  # whatever is wrong with it
+            except Exception as error:  # a damaged file may raise any exception
                 raise UserError(self._again(part, f"is damaged ({path.name}: {error})")) from None
             yield from block[max(0, start - BLOCK * number) :]
 

@@ -1,9 +1,9 @@
-"""The training batches of a rank: an iterable dataset that can resume at any sample, and its DataLoader.
+"""The training batches of a rank: an iterable dataset that can be resumed at any sample, and its DataLoader.
 
-The stream is a `webdataset.DataPipeline` of `Read`, `Apply` for each transform, `replace` and `collate`. Each stage
-takes the samples of the one before it: dicts with `index`, the number n of the sample; `location` of its row;
-`attempt`, the number of rows refused before it; `stored`, the row [L]; and `refused`, the name of the transform that
-refused it.
+The stream is a `webdataset.DataPipeline` of `Read`, an `Apply` for each transform, `replace` and `collate`. Each stage
+takes the samples from the previous stage. A sample is a dict with its number n (`index`), the `location` of its row,
+the number of rows refused before it (`attempt`), the row itself, [L] (`stored`), and the name of the transform that
+refused it (`refused`), if any.
 
 L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
@@ -35,28 +35,27 @@ from atat_zoo.system.machine import require
 Sample = dict[str, Any]
 Stored = dict[str, NDArray[Any]]
 
-_TRANSFORMS = 0x57A6E5  # keeps the keys of the transforms apart from those of the order
+_TRANSFORMS = 0x57A6E5  # separates the keys of the transforms from the keys of the order
 
 
 class Read:
-    """Reads rows by random access from the shards, with at most `at_once` open shards per lane.
+    """Reads rows from the shards by random access, with at most `at_once` open shards per lane.
 
-    The order of the rows is shuffled over several shards, while webdataset's own reader goes through a tar
-    sequentially.
+    Rows are shuffled across several shards, whereas webdataset's own reader goes through each tar file sequentially.
     """
 
     def __init__(self, contents: ShardManifest, lanes: int, at_once: int, opened: Callable[[int], ShardRows]) -> None:
         self.length, self.dtype = contents.length, np.dtype(contents.dtype)
         self.lanes, self.at_once, self.opened = lanes, at_once, opened
-        self.reading: dict[int, dict[int, ShardRows]] = {}  # lane → its open shards by number, the last one opened last
+        self.reading: dict[int, dict[int, ShardRows]] = {}  # lane → its open shards by number, in the order of opening
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples with their rows."""
+        """Yield the samples with their rows added."""
         for sample in samples:
             _, number, row = sample["location"]
             shards = self.reading.setdefault(sample["index"] % self.lanes, {})
             if number not in shards:
-                if len(shards) == self.at_once:  # a shard of the group before
+                if len(shards) == self.at_once:  # the oldest belongs to the previous group
                     del shards[next(iter(shards))]
                 shards[number] = self.opened(number)
             sample["stored"] = np.empty(self.length, self.dtype)
@@ -65,7 +64,7 @@ class Read:
 
 
 class Apply:
-    """Applies a transform of the experiment, the one at `position` of `data.transforms`."""
+    """Applies the transform at `position` in `data.transforms`."""
 
     def __init__(self, transform: Any, position: int, seed: int, contents: ShardManifest, context: Context) -> None:
         self.transform, self.context = transform, context
@@ -73,11 +72,11 @@ class Apply:
         self.length, self.dtype, self.pad = contents.length, np.dtype(contents.dtype), pad_of(contents.dtype)
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples after the transform."""
+        """Yield the transformed samples."""
         for sample in samples:
             stored = sample["stored"]
             tokens = stored[stored != self.pad].astype(np.int64)
-            # A row of padding alone is damaged and skipped: see `TokenStream`.
+            # A row that is entirely padding is damaged and skipped; see `TokenStream`.
             if len(tokens) and "refused" not in sample:
                 found = self.transform.apply(tokens, key_of(self.key, sample["index"], sample["attempt"]), self.context)
                 if found is None:
@@ -89,18 +88,18 @@ class Apply:
     def _stored(self, tokens: NDArray[Any]) -> NDArray[Any]:
         size = self.context.vocabulary_size
         if tokens.ndim != 1 or not 1 <= len(tokens) <= self.length or tokens.dtype.kind not in "iu":
-            made = f"{tokens.dtype} {list(tokens.shape)}, but a sequence is integers, [1] to [{self.length}]"
+            made = f"{tokens.dtype} {list(tokens.shape)}, but a sequence must be integers, [1] to [{self.length}]"
         elif tokens.min() < 0 or tokens.max() >= size:
             made = f"ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}"
         else:
             stored = np.full(self.length, self.pad, self.dtype)
             stored[: len(tokens)] = tokens
             return stored
-        raise UserError(f"data.transforms: {self.transform.name!r} returned {made}; correct it, or remove it")
+        raise UserError(f"data.transforms: {self.transform.name!r} returned {made}; correct or remove it")
 
 
 def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any]) -> Iterator[Sample]:
-    """Yield the samples, with each refused one replaced by the first of `SampleOrder.others` that passes `again`."""
+    """Yield the samples, replacing each refused one with the first from `SampleOrder.others` that passes `again`."""
     for sample in samples:
         if "refused" not in sample:
             yield sample
@@ -115,16 +114,16 @@ def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any])
             refusing[candidate["refused"]] = None
         else:
             raise UserError(
-                f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence of the shards shuffled "
-                f"together with that of sample {n}; make it less strict, or raise data.shuffled_shards"
+                f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence in the shards that are "
+                f"shuffled together for sample {n}; make it less strict, or raise data.shuffled_shards"
             )
 
 
 def collate(samples: Iterable[Sample], size: int) -> Iterator[Stored]:
-    """Yield batches of samples as numpy arrays: stored [B, L] as in the shards, index int64 [B].
+    """Yield batches of samples as numpy arrays: `stored` [B, L], in the dtype of the shards, and `index`, int64 [B].
 
-    A worker sends numpy arrays through a pipe, which is cheaper than a shared-memory file per tensor. webdataset's own
-    `batched` yields a batch only after it has read a sample of the next one.
+    A worker sends numpy arrays through a pipe, which is cheaper than using a shared-memory file per tensor.
+    webdataset's own `batched` yields a batch only after it has read a sample from the next batch.
     """
     samples = iter(samples)
     while batch := list(islice(samples, size)):
@@ -136,23 +135,23 @@ def collate(samples: Iterable[Sample], size: int) -> Iterator[Stored]:
 
 Batch = dict[str, torch.Tensor]
 
-_AHEAD = 4  # batches that a worker has ready
-_FILES = 64  # that a process has open besides its shards, at most
-_WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
+_AHEAD = 4  # batches that a worker prefetches
+_FILES = 64  # maximum number of open files besides the shards
+_WORKER = 30 << 20  # minimum memory of a worker in bytes, excluding its batches
 
 
 @attrs.define(slots=False, eq=False)
 class TokenStream(IterableDataset["Stored | UserError"]):
-    """The endless training stream of one rank, made of a `webdataset.DataPipeline`.
+    """The endless training stream of one rank, built on a `webdataset.DataPipeline`.
 
-    Sample n of the stream, n counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes. With
-    W loader workers, worker w yields the batches w, w + W, … of the rank; a DataLoader reads its workers cyclically,
+    Sample n of the stream, counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes. With W
+    loader workers, worker w yields the batches w, w + W, … of the rank. A DataLoader reads from its workers cyclically,
     so the order is the same for every W.
 
-    Yields `{"stored": [B, L] as in the shards, "index": [B]}` in numpy; `pad_of(dtype)` is padding, and a damaged row
-    that is skipped consists of padding only.
+    The stream yields dicts of numpy arrays, `{"stored": [B, L], "index": [B]}`, with `stored` in the dtype of the
+    shards. Padding is `pad_of(dtype)`, and a damaged row that is skipped consists entirely of padding.
 
-    Memory holds the rows of the prefetched batches. Every worker opens k shards for each lane of the rank.
+    Only the rows of prefetched batches are held in memory. Every worker opens k shards for each lane of the rank.
     """
 
     folder: Path = attrs.field(converter=Path)
@@ -163,9 +162,9 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     world_size: int = attrs.field(default=1, kw_only=True)  # R, which divides C and `batch_size`
     start: int = attrs.field(default=0, kw_only=True)  # the first sample, counted over all ranks
     together: int = attrs.field(default=1, kw_only=True)  # k
-    skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are left out; else they are an error
+    skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are skipped instead of raising an error
     transforms: tuple[Any, ...] = attrs.field(default=(), kw_only=True)  # of `data.transforms`
-    context: Any = attrs.field(default=None, kw_only=True)  # theirs
+    context: Any = attrs.field(default=None, kw_only=True)  # for the transforms
 
     def __attrs_post_init__(self) -> None:
         self.manifest = shard_manifest.verify(self.folder, splits=() if self.skip else ("train",))
@@ -182,8 +181,8 @@ class TokenStream(IterableDataset["Stored | UserError"]):
         files, most = self._open_at_once * self.lanes // ranks, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if files + _FILES > most:
             raise UserError(
-                f"data.shuffled_shards = {self.together} and data.lanes = {self.lanes} have {files} shards open at "
-                f"once, and a process may have {most} files; lower them, or raise `ulimit -n`"
+                f"data.shuffled_shards = {self.together} and data.lanes = {self.lanes} need {files} open shards at "
+                f"once, but a process may open only {most} files; lower one of them, or raise `ulimit -n`"
             )
 
     def __iter__(self) -> Iterator[Stored | UserError]:
@@ -194,14 +193,14 @@ class TokenStream(IterableDataset["Stored | UserError"]):
         try:
             yield from self.pipeline(worker.id, worker.num_workers)
         except UserError as error:
-            yield error  # the last of the batches: torch would pass on its traceback as text
+            yield error  # in place of a batch, because torch would turn the traceback into text
 
     def pipeline(self, worker: int = 0, workers: int = 1) -> Any:
-        """Return the `webdataset.DataPipeline` of batches for one of several loader workers."""
+        """Return the `webdataset.DataPipeline` that yields the batches of one loader worker."""
         return self._samples(worker, workers).compose(partial(collate, size=self.batch_size // self.world_size))
 
     def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
-        """Return the samples of one of several loader workers."""
+        """Return the samples of one loader worker."""
         return iter(self._samples(worker, workers))
 
     def _samples(self, worker: int, workers: int) -> DataPipeline:
@@ -224,16 +223,16 @@ class TokenStream(IterableDataset["Stored | UserError"]):
                 yield {"index": n, "location": order.locate(n), "attempt": 0}
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Return the position after a number of samples over all ranks, counted from the beginning or from `start`."""
+        """Return the position after `num_samples` over all ranks, counted from the beginning or from `start`."""
         return {"sample": int(num_samples) + (0 if from_beginning else self.start), **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Start the next iteration at the following sample; raise a `UserError` for a state with another order."""
+        """Start the next iteration after the last sample of `state`; raise a `UserError` if its order differs."""
         for key, value in self._identity().items():
             if (made := state.get(key)) != value:
                 raise UserError(
-                    f"the checkpoint was made with {key} = {made!r} but this run has {value!r}, which would change the "
-                    "samples or their order; continue with the settings and shards of the run"
+                    f"the checkpoint was saved with {key} = {made!r}, but this run has {value!r}, which changes the "
+                    "samples or their order; resume with the original settings and shards"
                 )
         self.start = int(state["sample"])
 
@@ -253,7 +252,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
 
 
 class StreamLoader(DataLoader[Any]):
-    """A DataLoader over a `TokenStream`; for a GPU it copies the next batch during the computation."""
+    """A DataLoader for a `TokenStream`; on a GPU, it copies the next batch during the computation."""
 
     gpu: torch.device | None = None
     unpack: Callable[[Batch], Batch]
@@ -266,24 +265,25 @@ class StreamLoader(DataLoader[Any]):
 
 
 def tensors(stored: Stored | UserError) -> Batch:
-    """Return the arrays of a batch as tensors that share their memory; raise the error that a worker sent instead."""
+    """Return the arrays of a batch as tensors that share their memory, or raise the error sent by a worker."""
     if isinstance(stored, UserError):
         raise stored
     return {key: torch.from_numpy(value) for key, value in stored.items()}
 
 
 def unpack(batch: Batch) -> Batch:
-    """Return the meaning of stored tokens [B, L]: tokens int64 [B, L], 0 at padding, and maskable bool [B, L]."""
+    """Return the contents of `stored` [B, L] as `tokens`, int64 [B, L], 0 at padding, and `maskable`, bool [B, L]."""
     stored = batch["stored"]
-    tokens = stored.to(torch.int64)  # here and not in a worker: less has to come from there
+    tokens = stored.to(torch.int64)  # here instead of in a worker, which would have to send more
     maskable = tokens != torch.iinfo(stored.dtype).max
     return {"tokens": tokens.mul_(maskable), "maskable": maskable, "index": batch["index"]}
 
 
 def unpack_dialogues(batch: Batch, packed: bool) -> Batch:
-    """Return the meaning of stored dialogues, like `unpack`, with only the answers maskable.
+    """Return the contents of stored dialogues, as `unpack` does, with only the answers maskable.
 
-    For `packed` rows also documents int64 [B, L]: the number of each token's dialogue within its row, −1 at padding.
+    If `packed`, also return `documents`, int64 [B, L], the number of each token's dialogue within its row, −1 at
+    padding.
     """
     found = dialogue_tokens(batch["stored"].to(torch.int64))
     documents = {"documents": found.document} if packed else {}
@@ -293,32 +293,32 @@ def unpack_dialogues(batch: Batch, packed: bool) -> Batch:
 def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
     """Raise a `UserError` if the batches of a rank and its workers do not fit into memory; see `TokenStream`."""
     tokens = batch_size // world_size * length
-    # An int64 and a bool for each token; in a worker as it is stored.
+    # An int64 and a bool for each token; in a worker, the stored dtype.
     require(9 * tokens, f"train.batch_size = {batch_size}", "the ids of its tokens", "lower it")
     require((_WORKER + _AHEAD * 4 * tokens) * workers, f"data.workers = {workers}", "its processes", "lower it")
 
 
 def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
-    """Return the endless loader of a rank's training batches, for a device such as `cpu`, `cuda` or `cuda:1`.
+    """Return an endless loader of a rank's training batches for a device such as `cpu`, `cuda` or `cuda:1`.
 
-    A batch has `tokens` int64 [B, L], `maskable` bool [B, L] and `index` int64 [B], B = batch_size / world_size; with
-    packed dialogues also `documents`, see `unpack_dialogues`.
+    A batch has `tokens`, int64 [B, L], `maskable`, bool [B, L], and `index`, int64 [B], where B = batch_size /
+    world_size, and, for packed dialogues, `documents`; see `unpack_dialogues`.
     """
-    # Workers end with each iteration: the stream is endless, and persistent workers would miss the position that a
+    # Workers end with each iteration: the stream is endless, and persistent workers would ignore the position that a
     # checkpoint restores.
     loader = StreamLoader(
         stream,
-        batch_size=None,  # the stream has batches
+        batch_size=None,  # the stream yields batches
         num_workers=workers,
         collate_fn=_as_it_is,
         prefetch_factor=_AHEAD if workers else None,
-        generator=torch.Generator(),  # else every iteration would draw from the global one
+        generator=torch.Generator(),  # otherwise every iteration would draw from the global one
     )
     contents = stream.manifest
     chat = partial(unpack_dialogues, packed=contents.rows == "packed")
     loader.unpack = chat if contents.form == "chat" else unpack
     loader.gpu = torch.device(device) if device.startswith("cuda") else None
-    # Composer asks for it, and torch's loader does not let it be set.
+    # Composer reads it, and torch's loader does not allow setting it.
     vars(loader)["batch_size"] = stream.batch_size // stream.world_size
     return loader
 
@@ -330,9 +330,9 @@ def _as_it_is(batch: Any) -> Any:
 def copied_ahead(
     batches: Iterator[Batch], copy: Callable[[Batch], Batch], wait: Callable[[Iterable[torch.Tensor]], None]
 ) -> Iterator[Batch]:
-    """Yield copies of batches; the copy of the next batch starts before a batch is yielded, and runs during its use.
+    """Yield copies of batches; copying the next batch starts before a batch is yielded and continues during its use.
 
-    `copy` starts the copy of a batch, and `wait` makes the computation wait until tensors are copied.
+    `copy` starts copying a batch, and `wait` makes the computation wait until its tensors have been copied.
     """
     copies = map(copy, batches)
     ahead = next(copies, None)
@@ -345,19 +345,19 @@ def copied_ahead(
 def _side_stream(
     device: torch.device, unpack: Callable[[Batch], Batch]
 ) -> tuple[Callable[[Batch], Batch], Callable[[Iterable[torch.Tensor]], None]]:
-    """Return `copy` and `wait` for a GPU, with the copies on a separate CUDA stream."""
+    """Return `copy` and `wait` for a GPU, which copy on a separate CUDA stream."""
     side: torch.cuda.Stream = torch.cuda.Stream(device)
 
     def copy(batch: Batch) -> Batch:
         with torch.cuda.stream(side):
-            # Only from pinned memory does a copy run beside the computation.
+            # Only a copy from pinned memory overlaps with the computation.
             return unpack({key: value.pin_memory().to(device, non_blocking=True) for key, value in batch.items()})
 
     def wait(copies: Iterable[torch.Tensor]) -> None:
         current = torch.cuda.current_stream(device)
         current.wait_stream(side)
         for value in copies:
-            # Allocated on the side stream: it must not be reused before the computation has finished with it.
+            # The memory was allocated on the side stream and must not be reused before the computation is finished.
             value.record_stream(current)
 
     return copy, wait

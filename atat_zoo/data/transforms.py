@@ -1,7 +1,7 @@
-"""Transforms of the training stream, between the shards and the batch.
+"""Transforms of the training stream, applied between the shards and the batches.
 
-`data.transforms` is a list of transforms, each applied to the output of the one before it. They do not apply to
-held-out text.
+`data.transforms` is a list of transforms, each of which is applied to the output of the previous one. They do not
+apply to held-out text.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no token is lost
 class Transform(Protocol):
     """The base class of transforms.
 
-    The output must depend only on the arguments, so that a resumed training has exactly the same samples with any
-    number of workers and ranks. A sequence that a transform refuses is replaced by another one of the shards that are
-    shuffled together, drawn by the number of the sample; so the number of samples per epoch stays the same, and
-    sequences that pass may occur several times.
+    The output must depend only on the arguments, so that a resumed training run has exactly the same samples with any
+    number of workers and ranks. A sequence that a transform refuses is replaced with a different one from the shards
+    that are shuffled together, chosen by the number of the sample. So the number of samples per epoch stays the same,
+    but sequences that pass may occur several times.
     """
 
     name: str
 
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
-        """Return the transformed sequence, integers [m], or None to refuse it.
+        """Return the transformed sequence as integers [m], or None to refuse it.
 
         Args:
-            tokens: ids int64 [n], 1 ≤ n ≤ L, including special tokens, without padding; may be modified in place.
-            key: 64 random bits for `uniforms(size, key)`, different for each sample, transform and replacement.
-            context: sizes, token counts and the tokenizer; 1 ≤ m ≤ `context.length`, ids below `vocabulary_size`.
+            tokens: ids, int64 [n], 1 ≤ n ≤ L, including special tokens but not padding; may be modified in place.
+            key: 64 random bits for `uniforms(size, key)`, which differ for each sample, transform and replacement.
+            context: sizes, token counts and the tokenizer; the output must have 1 ≤ m ≤ `context.length` and ids below
+                `context.vocabulary_size`.
         """
 
 
@@ -51,7 +52,7 @@ class Transform(Protocol):
 class RandomLengthTransform(Transform):
     """Truncates a fraction of the sequences to a uniformly sampled length; the rest is padding.
 
-    A model trained only on full sequences cannot generate short ones. LLaDA truncates a fraction of 0.01.
+    A model trained only on full sequences cannot generate short ones. LLaDA uses a fraction of 0.01.
     """
 
     name = "random_length"
@@ -70,16 +71,16 @@ class RandomLengthTransform(Transform):
 
 @component
 class MinimumLengthTransform(Transform):
-    """Filters out short sequences, mostly padding, such as short documents with `data.packing = "document"`."""
+    """Filters out sequences that are mostly padding, such as short documents with `data.packing = "document"`."""
 
     name = "minimum_length"
     summary = "filters out short sequences"
     refs = ("arXiv:2112.11446",)
 
-    min_tokens: int = param(help="minimum number of tokens, special tokens included", ge=1)
+    min_tokens: int = param(help="minimum number of tokens, including special tokens", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the bound exceeds the sequence length."""
+        """Yield a problem if `min_tokens` exceeds the sequence length."""
         if self.min_tokens > experiment.data.length:
             asked = f"minimum_length.min_tokens = {self.min_tokens}"
             yield Problem("data.transforms", f"{asked} is more than data.length = {experiment.data.length}; lower it")
@@ -91,7 +92,7 @@ class MinimumLengthTransform(Transform):
 
 @component
 class RepetitionTransform(Transform):
-    """Filters out sequences with few distinct n-grams: lists, navigation text and boilerplate of the web.
+    """Filters out sequences with few distinct n-grams, such as lists, navigation text and web boilerplate.
 
     The score is the fraction of distinct n-grams. Sequences shorter than n pass.
     """
@@ -108,6 +109,6 @@ class RepetitionTransform(Transform):
         if len(tokens) < self.n:
             return tokens
         grams: NDArray[np.uint64] = np.zeros(len(tokens) - self.n + 1, np.uint64)
-        for first in range(self.n):  # 64 bits of each n-gram, which are sorted far faster than rows of tokens
+        for first in range(self.n):  # 64-bit hashes of the n-grams, which are sorted far faster than rows of tokens
             grams = grams * _FACTOR + tokens[first : first + len(grams)].astype(np.uint64)
         return tokens if len(np.unique(grams)) >= self.min_distinct * len(grams) else None

@@ -1,4 +1,4 @@
-"""The machine's resources, and files: atomic, locked, parsed.
+"""The machine's resources, and atomic, locked and parsed files.
 
-Imports no torch.
+Only `devices` imports torch.
 """

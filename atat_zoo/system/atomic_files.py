@@ -1,6 +1,6 @@
-"""Write files and folders atomically: under a temporary name, synced, then renamed.
+"""Write files and folders atomically: they are written under a temporary name, synced and renamed.
 
-A killed process leaves `.NAME.PROCESS@HOST.part`, which the next process on that host that writes NAME deletes.
+A killed process leaves `.NAME.PROCESS@HOST.part`, which is deleted by the next process on that host that writes NAME.
 """
 
 import errno
@@ -17,22 +17,22 @@ from typing import Any
 from atat_zoo.system import locks
 from atat_zoo.system.errors import UserError, clip
 
-# Whether a process of another host still runs is not known.
+# Part of the name, because a process cannot tell whether a process on a different host is still running.
 HOST = f"{zlib.crc32(os.uname().nodename.encode()):08x}"
-# How Rust names an error of the system: as safetensors and tokenizers raise it, without its number.
+# How safetensors and tokenizers, written in Rust, name a system error, which they raise without `errno`.
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, which on success durably replaces `path`.
+    """Yield a temporary path to write to; on success, it durably replaces `path`.
 
-    On failure `path` is unchanged. An error of the file system, or a device or pipe at `path`, raises a `UserError`.
+    On failure, `path` is unchanged. A file system error, or a device or pipe at `path`, raises a `UserError`.
     """
     target = Path(os.path.realpath(path))  # a symbolic link stays a link
     beside = _part(target)
     try:
-        with _said(path, f"{_ELSEWHERE}, then continue; the previous content is unchanged"):
+        with _said(path, f"{_ELSEWHERE}, then try again; the previous content is unchanged"):
             if target.is_symlink():
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             if target.exists() and not target.is_file() and not target.is_dir():
@@ -52,11 +52,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def making_folder(path: Path, *, replace: bool = False, shown: Path | None = None) -> Iterator[Path]:
-    """Yield an empty temporary folder, which on success durably becomes the folder `path`.
+    """Yield an empty temporary folder; on success, it durably becomes the folder `path`.
 
     With `replace`, the previous content of `path` is deleted; the caller must ensure that no other process writes
-    there. Otherwise a `path` that is not empty, or that another process is making, raises a `UserError`. Messages name
-    `shown`, if given.
+    there. Without it, a `UserError` is raised if `path` is not empty or is being written by another process. Messages
+    name `shown` (default: `path`).
     """
     shown = shown or path
     target = Path(os.path.realpath(path))
@@ -64,7 +64,7 @@ def making_folder(path: Path, *, replace: bool = False, shown: Path | None = Non
 
     def refuse(owner: str) -> None:
         raise UserError(
-            f"{clip(shown)} is being written by another process ({owner}); wait for it, or choose another name"
+            f"{clip(shown)} is being written by another process ({owner}); wait for it, or choose a different name"
         )
 
     try:
@@ -83,15 +83,15 @@ def making_folder(path: Path, *, replace: bool = False, shown: Path | None = Non
                 _exchange(beside, target)
             elif target.is_dir() and any(target.iterdir()):
                 raise UserError(f"{clip(shown)} is no longer empty and was left unchanged; name a new folder")
-            else:  # which fails, should it be filled now
+            else:  # fails if the folder has been filled in the meantime
                 beside.rename(target)
             sync_folder(target.parent)
-    except UserError as error:  # of a file in it
+    except UserError as error:  # from a file in the folder
         raise UserError(str(error).replace(str(beside), str(shown))) from error
 
 
 def _exchange(beside: Path, target: Path) -> None:
-    """Replace a folder by another one, and delete the old one; `clean` repairs an interruption by a kill."""
+    """Replace the folder `target` with `beside`, and delete the old one; if killed, `clean` repairs the damage."""
     before = _part(target, "before.")
     target.rename(before)
     try:
@@ -102,12 +102,12 @@ def _exchange(beside: Path, target: Path) -> None:
     discard(before)
 
 
-_ELSEWHERE = "free some space or choose another folder"
+_ELSEWHERE = "free some space or choose a different folder"
 
 
 @contextmanager
 def _said(path: Path, remedy: str) -> Iterator[None]:
-    """Raise a `UserError` for errors of the file system, including those that a library rephrases."""
+    """Raise a `UserError` for file system errors, including errors that a library rephrases."""
     try:
         yield
     except UserError:
@@ -125,7 +125,7 @@ def _part(target: Path, infix: str = "") -> Path:
 
 
 def _mode(beside: Path) -> int:
-    """Return the mode that Python gives new files, probed in a folder where one can be created."""
+    """Return the mode that Python gives new files, by creating one at a temporary path."""
     beside.touch()
     mode = beside.stat().st_mode
     beside.unlink()
@@ -133,7 +133,7 @@ def _mode(beside: Path) -> int:
 
 
 def _settle(path: Path, mode: int) -> None:
-    """Make written files durable, with the usual permissions, which some libraries restrict."""
+    """Make a written file durable and give it the usual permissions, which some libraries restrict."""
     if path.is_dir():
         sync_folder(path)
     else:
@@ -143,15 +143,15 @@ def _settle(path: Path, mode: int) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Raise a `UserError` if the name of a folder is not UTF-8, because libraries that save models need UTF-8."""
+    """Raise a `UserError` if the name of a folder is not UTF-8, which libraries that save models require."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(f"{clip(path)}: the name is not UTF-8; choose another one") from None
+        raise UserError(f"{clip(path)}: the name is not UTF-8; choose a different name") from None
 
 
 def discard(path: Path) -> None:
-    """Delete a file or a folder, after renaming it, so that a half-deleted folder is never found."""
+    """Delete a file or folder; a folder is renamed first, so that it is never found half deleted."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
@@ -161,9 +161,9 @@ def discard(path: Path) -> None:
 
 
 def clean(folder: Path, name: str | None = None) -> None:
-    """Remove unfinished files of killed processes from a folder, those of `name` or all.
+    """Remove from a folder the unfinished files left by killed processes, either those for `name` or all.
 
-    A file that was moved away, but not yet replaced, is restored.
+    A file or folder that was moved away but not yet replaced is restored.
     """
     named = r".+?" if name is None else re.escape(name)
     part_of = re.compile(rf"\.({named})(\.old|\.before)?\.(\d+)@{HOST}\.part", re.DOTALL)
@@ -178,7 +178,7 @@ def clean(folder: Path, name: str | None = None) -> None:
 
 
 def _running(process: int) -> bool:
-    """Return whether another process has this id; this process never has unfinished files when it cleans."""
+    """Return whether a different process has this id; this process has no unfinished files when it cleans."""
     try:
         with suppress(PermissionError):
             os.kill(process, 0)
@@ -197,7 +197,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_all(files: dict[Path, bytes]) -> None:
-    """Write files atomically, in this order, and only once there is space for all."""
+    """Write files atomically, in the given order, but only after securing space for all of them."""
     with ExitStack() as stack:
         for path, data in reversed(files.items()):
             stack.enter_context(replacing(path)).write_bytes(data)
@@ -209,15 +209,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically, as UTF-8."""
+    """Write a text file atomically in UTF-8."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically, indented for reading."""
+    """Write a value atomically as indented JSON."""
     write_bytes(path, json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return JSON, indented for reading."""
+    """Return a value as indented JSON."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

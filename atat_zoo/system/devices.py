@@ -1,9 +1,9 @@
-"""Devices, by torch's names: which exist, their names, and their capabilities.
+"""Devices by torch's names: their existence, labels and capabilities.
 
-`torch.accelerator` and the device's own module (`torch.cuda`, `torch.mps`, `torch.xpu`, …) answer these questions. A
-network runs on its device. Everything around it, from random numbers and masks to the choices of a sampler, is in
-float64, so that all devices compute the same; on a device without float64, such as Apple's, this part runs on the CPU,
-and `move_to` copies tensors between the two.
+`torch.accelerator` and the device's own module (`torch.cuda`, `torch.mps`, `torch.xpu`, …) provide this information. A
+network runs on its device. Everything around the network, from random numbers and masks to the choices of a sampler, is
+computed in float64, so that all devices give the same results. For a device without float64, such as Apple's, this part
+runs on the CPU, and `move_to` copies tensors between the two.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 
 from atat_zoo.system.errors import UserError
 
-# Kinds of devices without float64: torch can be asked only by starting the device, and a study starts none of its own.
+# Device types without float64: asking torch would start the device, which a study must not do.
 WITHOUT_FLOAT64 = frozenset({"mps"})
-SPREAD = "spread"  # in place of a device: a model is to lie on all that there are; for all else it is `auto`
+SPREAD = "spread"  # in place of a device: distribute a model over all devices; otherwise the same as `auto`
 
 _Moved = TypeVar("_Moved")
 
 
 def torch_device(name: str) -> str:
-    """Return torch's name of a device; raise a `UserError` if it does not exist.
+    """Return torch's name for a device; raise a `UserError` if the device does not exist.
 
-    `gpu` is torch's accelerator, whatever its type. `auto` is the accelerator if it has float64, otherwise the CPU,
-    and so is the first device of `spread`.
+    `gpu` is torch's accelerator, whatever its type. `auto`, and the first device of `spread`, is the accelerator if it
+    has float64, and otherwise the CPU.
     """
     wanted = name
     if name in ("auto", "gpu", SPREAD):
@@ -41,31 +41,31 @@ def torch_device(name: str) -> str:
     except RuntimeError:
         raise UserError(f"unknown device {name!r}; use cpu, gpu or mps") from None
     if device.type == "cpu":
-        return "cpu"  # there is one CPU, whatever its number
+        return "cpu"  # there is only one CPU, whatever its index
     count = int(of_type.device_count()) if of_type.is_available() else 0
     if not count:
         kind = "GPU" if device.type == "cuda" else f"device of type {device.type}"
         raise UserError(f"device {name!r}: torch sees no {kind}; use cpu")
     if (device.index or 0) >= count:
-        raise UserError(f"device {name!r}: torch sees {count} of them, numbered from 0; use another, or gpu")
+        raise UserError(f"device {name!r}: torch sees {count} such devices, numbered from 0; use one of them, or gpu")
     return str(device)
 
 
 def device_name(device: str | torch.device) -> str:
-    """Return the name that the driver gives a device, or torch's name of its type, to label timings."""
+    """Return the driver's name for a device, or torch's name for its type, to label timings."""
     name = getattr(_module(device), "get_device_name", None)
     return torch.device(device).type if name is None else str(name(device))
 
 
 def alike(device: str) -> list[str]:
-    """Return a device, followed by the others of its type."""
+    """Return a device, followed by all other devices of its type."""
     own = torch.device(device)
     others = [f"{own.type}:{i}" for i in range(_module(device).device_count()) if i != (own.index or 0)]
     return [device, *others]
 
 
 def free_memory(device: str) -> int:
-    """Return the free memory of a device in bytes, without torch's cache; 0 if unknown."""
+    """Return the free memory of a device in bytes after emptying torch's cache, or 0 if unknown."""
     of_type = _module(device)
     if (asked := getattr(of_type, "mem_get_info", None)) is None:
         return 0
@@ -74,48 +74,48 @@ def free_memory(device: str) -> int:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a device has finished all queued work."""
+    """Wait until a device has completed all queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak memory of a device, if it is tracked, to ignore earlier trainings of this process."""
+    """Reset the peak memory of a device, if it is tracked, to ignore earlier training runs in this process."""
     if (reset := getattr(_module(device), "reset_peak_memory_stats", None)) is not None:
         reset(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak memory that torch has allocated on a device in bytes; None if it is not tracked."""
+    """Return the peak memory, in bytes, that torch has allocated on a device, or None if it is not tracked."""
     peak = getattr(_module(device), "max_memory_allocated", None)
     return None if peak is None else int(peak(device))
 
 
 def has_bf16(device: str | torch.device) -> bool:
-    """Return whether a device supports bf16 in hardware; emulation would be slower than float32."""
+    """Return whether a device supports bf16 in hardware, because emulation would be slower than float32."""
     of_type = _module(device)
     if torch.device(device).type == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())
     supported = getattr(of_type, "is_bf16_supported", None)
     if supported is None:
         return False
-    with suppress(TypeError):  # only that of CUDA is asked about emulation
+    with suppress(TypeError):  # only CUDA's function has this parameter
         return bool(supported(including_emulation=False))
     return bool(supported())
 
 
 def has_float64(device: str | torch.device) -> bool:
-    """Return whether a device computes in float64."""
+    """Return whether a device supports float64."""
     return torch.device(device).type not in WITHOUT_FLOAT64
 
 
 def exact_device(device: str | torch.device) -> torch.device:
-    """Return the device for float64 computations on a device's tensors: the device itself, or the CPU."""
+    """Return the device for float64 computations on the tensors of a device: the device itself, or the CPU."""
     return torch.device(device if has_float64(device) else "cpu")
 
 
 def move_to(value: _Moved, device: str | torch.device) -> _Moved:
-    """Return a tensor, or a tuple of tensors, on a device; float64 becomes float32 if the device lacks it.
+    """Return a tensor or a tuple of tensors on a device; float64 becomes float32 if the device does not support it.
 
     Other values, and tensors already on the device, are returned unchanged.
     """

@@ -1,6 +1,6 @@
 """The environment of a run: versions, git state and hardware.
 
-Imports none of the packages.
+Does not import the packages whose versions it reports.
 """
 
 import os
@@ -15,7 +15,7 @@ PACKAGES = ("atat-zoo", "torch", "mosaicml", "numpy", "webdataset", "torchmetric
 
 
 def describe(plugins: list[Any]) -> dict[str, Any]:
-    """Return versions, git state and hardware; `plugins` comes from `Zoo.plugins`."""
+    """Return the versions, git state and hardware of this run, given `plugins` from `Zoo.plugins`."""
     return {
         # An argument may contain bytes that are not UTF-8, which JSON cannot store.
         "command": [word.encode(errors="backslashreplace").decode() for word in sys.argv],
@@ -28,7 +28,7 @@ def describe(plugins: list[Any]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the hardware, and the requested number of threads."""
+    """Return the hardware and the requested number of threads."""
     return {
         "system": platform.platform(),
         "processor": processor(),
@@ -44,7 +44,7 @@ def _version(name: str) -> str | None:
 
 
 def processor() -> str:
-    """Return the name of the processor, on Linux from /proc/cpuinfo."""
+    """Return the name of the processor, which on Linux is read from /proc/cpuinfo."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):
@@ -53,13 +53,13 @@ def processor() -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    # Whoever made the repository that we happen to be in has configured it, and some of its keys name commands: those
-    # of filters too, which have names of their own and are set to nothing one by one. Nothing is fetched.
+    # The current repository may have been configured by anyone, and some of its keys name commands. This includes the
+    # keys of filters, which have arbitrary names and are therefore emptied one by one. Nothing is fetched.
     safe = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
     env = {**os.environ, "GIT_ALLOW_PROTOCOL": ""}
 
     def run(*words: str) -> str:
-        # A status that refreshes the index locks it, and leaves the lock behind when the time is up.
+        # A `git status` that refreshes the index locks it, and would leave the lock behind after a timeout.
         call = ["git", "--no-optional-locks", *safe, *words]
         how: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "env": env}
         return subprocess.run(call, capture_output=True, check=True, timeout=10, **how).stdout.strip()
@@ -67,10 +67,10 @@ def _git() -> dict[str, Any] | None:
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         for key in run("config", "--list", "--null", "--name-only").split("\0"):
             if key.startswith("filter."):
-                if "=" in key:  # which git would take for the end of the key
+                if "=" in key:  # git would mistake it for the end of the key
                     return None
                 safe += ["-c", f"{key}="]
-        # In a submodule git would ask with the configuration that it finds there.
+        # In a submodule, git would use the configuration that it finds there.
         changed = run("status", "--porcelain", "--ignore-submodules=dirty", "--no-renames")
         return {"commit": run("rev-parse", "HEAD"), "changed": bool(changed)}
     return None

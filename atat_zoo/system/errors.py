@@ -6,16 +6,16 @@ import attrs
 
 
 class UserError(Exception):
-    """A mistake of the user; its text is one readable sentence per problem.
+    """A mistake that the user can correct; its text is one readable sentence per problem.
 
-    The text names the file, the key and the remedy. The command line prints it without a traceback and exits with code
-    2; Python code can catch it.
+    The text names the file, the key and the remedy. The command line prints the text without a traceback and exits with
+    code 2; Python code can catch the exception.
     """
 
 
 @attrs.frozen
 class Problem:
-    """A mistake in a table: the path of its key, empty if it has none, and a sentence with the remedy."""
+    """A mistake in a table: the path of its key, which may be empty, and a sentence with the remedy."""
 
     key: str
     text: str
@@ -25,7 +25,7 @@ class Problem:
 
 
 class Note(UserWarning):
-    """A warning about a result that is returned nevertheless; its text is one readable sentence."""
+    """A warning about a result that is nevertheless returned; its text is one readable sentence."""
 
 
 class UnsavedNote(Note):
@@ -37,7 +37,7 @@ class OmissionNote(Note):
 
 
 def clip(text: object, most: int = 300) -> str:
-    """Return a text for a message, shortened to `most` characters, and quoted if it would not print as one line."""
+    """Return a text for a message, shortened to `most` characters and quoted if it is not printable on one line."""
     text = str(text) if str(text).isprintable() else repr(str(text))
     return text if len(text) <= most else f"{text[: most * 2 // 3]}…"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Interruption:
-    """Catches Ctrl-C and SIGTERM in a `with` block; `signal` is the first one, or None.
+    """Catches Ctrl-C and SIGTERM in a `with` block; `signal` is the number of the first one caught, or None.
 
-    `receive` is called with the number of each signal, and whether an earlier one was caught.
+    `receive` is called with the number of each signal and whether an earlier signal was caught.
     """
 
     def __init__(self, receive: Callable[[int, bool], object]) -> None:
@@ -21,7 +21,7 @@ class Interruption:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
-        # Python gives signals to the main thread only; what runs in another thread is stopped by its caller.
+        # Python delivers signals only to the main thread; code in a different thread is stopped by its caller.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)

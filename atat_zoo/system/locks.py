@@ -1,4 +1,4 @@
-"""Locks between processes, released when the process that holds them ends."""
+"""Locks between processes, which are released when the process that holds them ends."""
 
 import fcntl
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 from atat_zoo.system.errors import UserError
 
 _held: set[int] = set()  # descriptors
-_LOOK = 0.02  # seconds: longer than `held` takes
+_LOOK = 0.02  # seconds, longer than `held` takes
 
 
 def _let_go() -> None:
-    """Close the parent's locks in a forked process, because loader workers survive a killed trainer for seconds."""
+    """Close the parent's locks in a forked process, because loader workers outlive a killed trainer by seconds."""
     while _held:
         os.close(_held.pop())
 
@@ -24,10 +24,11 @@ os.register_at_fork(after_in_child=_let_go)
 
 @contextmanager
 def locked(path: Path, busy: Callable[[str], object], *, keep: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Lock a file for this process, creating it if needed, and write the process's name into it.
+    """Lock a file for this process, creating it if needed, and write the name of the process to it.
 
-    If another process has the lock, `busy` is called with the content of the file; unless it raises, we wait. At the
-    end the file is deleted unless `keep` returns true. A folder or link at this path raises a `UserError`.
+    If another process holds the lock, `busy` is called with the content of the file and, unless it raises an exception,
+    this process waits. At the end, the file is deleted unless `keep` returns true. A folder or link at `path` raises a
+    `UserError`.
     """
     descriptor = _opened(path)
     try:
@@ -37,7 +38,7 @@ def locked(path: Path, busy: Callable[[str], object], *, keep: Callable[[], bool
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_at(path, descriptor):
                 break
-            # Who had the lock has deleted the file, and a lock on it guards nothing.
+            # The previous owner has deleted the file, so a lock on it has no effect.
             _close(descriptor)
             descriptor = _opened(path)
         try:
@@ -59,13 +60,13 @@ def _opened(path: Path) -> int:
         if not path.is_symlink() and not path.is_dir():
             raise
         what = "symbolic link" if path.is_symlink() else "folder"
-        raise UserError(f"{path} is a {what}, and must be a regular file; remove it") from error
+        raise UserError(f"{path} is a {what}, but must be a regular file; remove it") from error
     _held.add(descriptor)
     return descriptor
 
 
 def _close(descriptor: int) -> None:
-    if descriptor in _held:  # not in a forked process, where the number may be another file's by now
+    if descriptor in _held:  # not in a forked process, where the number may now belong to a different file
         _held.remove(descriptor)
         os.close(descriptor)
 
@@ -77,8 +78,8 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def held(path: Path) -> bool:
-    """Return whether a process has the lock; False if the file does not exist or cannot be read."""
-    # The look itself shares the lock for a moment, which `locked` waits out.
+    """Return whether a process holds the lock; False if the file does not exist or cannot be read."""
+    # The check itself briefly holds a shared lock, which `locked` waits out.
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe
         try:
@@ -91,7 +92,7 @@ def held(path: Path) -> bool:
 
 
 def _taken(descriptor: int) -> bool:
-    """Try to take a lock, briefly because another process may only be testing it; return whether it was taken."""
+    """Try to take a lock several times, as another process may only be testing it; return whether it was taken."""
     for _ in range(5):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

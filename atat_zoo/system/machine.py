@@ -1,4 +1,4 @@
-"""This machine's memory and packages, to refuse beforehand what it cannot do."""
+"""Check this machine's memory and packages, to refuse work that cannot succeed before it starts."""
 
 import logging
 import os
@@ -12,16 +12,16 @@ from typing import Any
 
 from atat_zoo.system.errors import UserError
 
-# Where a container's limit is; without one it says "max".
+# Files with the memory limit of a container, or "max" if there is none.
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-# What is in the messages of torch, whose errors have no class of their own on a CPU, and of the C++ below it.
+# Parts of messages from torch, whose CPU errors have no class of their own, and from C++.
 _REFUSED = ("can't allocate memory", "out of memory", "bad_alloc", "Storage size calculation overflowed")
 
 _NEEDS_NONE: ContextVar[bool] = ContextVar("_NEEDS_NONE", default=False)
 
 
 def memory() -> int:
-    """Return the memory limit of this process in bytes: of the machine, the container or `ulimit -v`."""
+    """Return the memory limit of this process in bytes, set by the machine, the container or `ulimit -v`."""
     page = os.sysconf("SC_PAGE_SIZE")
     sizes = [page * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUPS:
@@ -36,7 +36,7 @@ def memory() -> int:
 
 
 def free_memory() -> int:
-    """Return the memory in bytes that this process may use and that is free."""
+    """Return the free memory, in bytes, that this process may use."""
     sizes = [memory()]
     with suppress(OSError, StopIteration, ValueError):  # not Linux
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -61,7 +61,7 @@ def lacking(parts: Iterable[Any]) -> list[str]:
 
 @contextmanager
 def needing_no_memory() -> Iterator[None]:
-    """Let `require` pass in a `with` block, because what is built there takes no memory yet."""
+    """Let `require` pass in a `with` block, because objects built there do not take up memory yet."""
     token = _NEEDS_NONE.set(True)
     try:
         yield
@@ -70,11 +70,11 @@ def needing_no_memory() -> Iterator[None]:
 
 
 def require(size: float, asked: str, purpose: str, remedy: str) -> None:
-    """Raise a `UserError` if this process cannot get the `size` bytes that `asked` needs for a purpose."""
+    """Raise a `UserError` if this process cannot allocate the `size` bytes that `asked` needs for `purpose`."""
     there = free_memory()
     if size > there and not _NEEDS_NONE.get():
         needed = f"{asked} needs about {size / 1e9:,.1f} GB just for {purpose}"
-        raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB free; {remedy}")
+        raise UserError(f"{needed}, but this machine has only {there / 1e9:,.1f} GB free; {remedy}")
 
 
 def ran_out(error: BaseException) -> bool:
@@ -86,7 +86,7 @@ def ran_out(error: BaseException) -> bool:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Hide the progress bars and advice of the library `transformers`."""
+    """Hide the progress bars and warnings of the `transformers` library during a `with` block."""
     import transformers
 
     own: Any = transformers.utils.logging
@@ -94,7 +94,7 @@ def quiet_transformers() -> Iterator[None]:
     level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
     own.set_verbosity_error()
     own.disable_progress_bar()
-    hub.setLevel(logging.ERROR)  # it warns of every retry
+    hub.setLevel(logging.ERROR)  # it warns about every retry
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Old names of keys, components, kinds and flags, and habits from other tools, with their replacements.
+"""Old names of keys, components, kinds and flags, and names from other tools, with their replacements.
 
-Old names are not accepted. If a name is refused as unknown, the error suggests the current one.
+Old names are not accepted, but the error for an unknown name suggests the current one.
 """
 
 KINDS = {
@@ -83,7 +83,7 @@ FLAGS = {
     "--seconds": "--timeout",
 }
 
-# Options of other tools, by the commands here that take KEY=VALUE, and the keys that say the same.
+# Options of other tools and the equivalent keys, for each command that takes KEY=VALUE.
 _TRAINING = {
     "--steps": "train.steps",
     "--max-steps": "train.steps",
@@ -111,7 +111,7 @@ SETTINGS = {
     **dict.fromkeys(("sample", "infill", "judge", "serve", "eval"), _GENERATION),
 }
 
-# Commands of other tools, and what does the same here.
+# Commands of other tools and the equivalent commands here.
 COMMANDS = {
     "generate": "atat sample RUN",
     "evaluate": "atat eval RUN",

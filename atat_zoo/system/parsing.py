@@ -1,6 +1,6 @@
-"""Read regular files, parse TOML and JSON into plain values, and refuse half characters.
+"""Read regular files, parse TOML and JSON into plain values, and reject half surrogate pairs.
 
-A parse error is a `ValueError` whose text is the reason.
+A parse error is a `ValueError` whose text states the reason.
 """
 
 import errno
@@ -16,18 +16,18 @@ from typing import Any
 
 from atat_zoo.system.errors import UserError
 
-# An experiment nests its parts less than ten deep. The functions that merge and check tables call themselves for each.
+# An experiment has fewer than ten levels. The functions that merge and check tables recurse into each of them.
 _DEEPEST = 64
-# Bits of an integer. What is wrong with a longer one could not be said: Python refuses to print it.
+# Bits of an integer. An error message could not show a longer integer, because Python refuses to print it.
 _LONGEST = 4096
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
-_LARGEST = 1 << 30  # bytes of a file that is read at once: the metrics of a million lines have fewer
+_LARGEST = 1 << 30  # bytes of a file that is read at once; a million lines of metrics take fewer
 
 
 def opened(path: Path) -> BufferedReader:
     """Open a regular file for reading; raise an `OSError` for pipes, which may block, and endless devices."""
-    # Without waiting, and asked when it is open: until then, the name may come to mean another file.
+    # Opened without waiting and then checked, because the name may refer to a different file in the meantime.
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -38,7 +38,7 @@ def opened(path: Path) -> BufferedReader:
 def read(path: Path) -> bytes:
     """Return the content of a regular file; raise an `OSError` if it is larger than the limit.
 
-    All files of a run folder are read by this function, or from `opened`.
+    All files in a run folder are read with this function or `opened`.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -48,24 +48,24 @@ def read(path: Path) -> bytes:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Return the table of a TOML document; raise a `ValueError` if it is invalid, too deep or has a huge number."""
-    table: dict[str, Any] = _checked(tomllib.loads, text.removeprefix("\ufeff"))  # the mark of Windows's editors
+    """Return the table in a TOML document; raise a `ValueError` if it is invalid, too deep or has a huge number."""
+    table: dict[str, Any] = _checked(tomllib.loads, text.removeprefix("\ufeff"))  # byte order mark
     return table
 
 
 def from_json(data: bytes) -> Any:
-    """Return the value of a UTF-8 JSON document; raise a `ValueError` as `from_toml` does, also for half characters."""
+    """Return the value in a UTF-8 JSON document; raise a `ValueError` like `from_toml` or for half surrogate pairs."""
     value = _checked(json.loads, data.decode("utf-8"))
     if _SURROGATE.search(data):
         try:
             json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # nothing that has it could be written
-            raise ValueError("it has half a surrogate pair, which is not a character") from None
+        except UnicodeEncodeError:  # it could not be written to a file
+            raise ValueError("it contains half a surrogate pair, which is not a character") from None
     return value
 
 
 def refuse_halves(text: str, where: str) -> None:
-    """Raise a `UserError` for a text, called `where`, with half a surrogate pair, as truncated JSON can have."""
+    """Raise a `UserError` if a text, named `where`, contains half a surrogate pair, as truncated JSON may."""
     if half := _HALF.search(text):
         said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is not valid text"
         raise UserError(f"{said}; remove it, or replace it with U+FFFD")
@@ -75,16 +75,16 @@ def _checked(read: Callable[[str], Any], text: str) -> Any:
     try:
         value = read(text)
     except RecursionError:
-        raise ValueError(f"it is nested more than {_DEEPEST} deep") from None
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep") from None
     check(value)
     return value
 
 
 def value_of(text: str) -> Any:
-    """Return the single TOML value of a text; raise a `ValueError` if invalid, `TrailingInput` if more follows."""
+    """Return the single TOML value in a text; raise a `ValueError` if invalid, `TrailingInput` if more follows."""
     document = from_toml(f"x = {text}")
     try:
-        # Here a comment takes the bracket with it, and a second key is no element.
+        # Here a comment would include the closing bracket, and a second key is not an element.
         alone = from_toml(f"x = [{text}]")
     except ValueError:
         alone = {}
@@ -98,13 +98,13 @@ class TrailingInput(Exception):
 
 
 def check(value: Any) -> None:
-    """Raise a `ValueError` if a value is nested too deeply or has an integer that is too long."""
+    """Raise a `ValueError` if a value is nested too deeply or contains an integer that is too long."""
     level = [value]
     for _ in range(_DEEPEST + 1):
         if any(isinstance(item, int) and item.bit_length() > _LONGEST for item in level):
-            raise ValueError(f"it has a number of more than {_LONGEST} bits")
+            raise ValueError(f"it contains an integer of more than {_LONGEST} bits")
         tables = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
         level = [item for table in tables for item in table]
         if not level:
             return
-    raise ValueError(f"it is nested more than {_DEEPEST} deep")
+    raise ValueError(f"it is nested more than {_DEEPEST} levels deep")

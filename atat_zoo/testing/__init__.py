@@ -1,6 +1,6 @@
-"""The conformance suite tests the contract of each kind of component, for built-in components and those of plugins.
+"""The conformance suite, which tests the contract of each kind of component, built in or from a plugin.
 
-The test file of a plugin:
+The test file of a plugin looks like this:
 
     import pytest
     from atat_zoo.testing import cases
@@ -9,20 +9,21 @@ The test file of a plugin:
     def test_conformance(case):
         case.run()
 
-Each case runs one check of one component with its default parameters, and fails with a message that names the check;
-`case.run(examples=1000)` tries more batches where hypothesis draws them. If a component needs parameters, files, or
-sizes other than a network of one layer and texts of six tokens, give an example in the module `examples` of your
-package: a function, by kind and name, that may write files into a folder and returns the parameters.
+Each case runs one check of one component with its default parameters, and fails with a message that names the check.
+`case.run(examples=1000)` tries more batches if they are drawn by hypothesis. If a component requires parameters, files,
+or sizes different from a one-layer network and texts of six tokens, define an example in the module `examples` of your
+package. For each kind and name, an example is a function that may write files to a folder and returns the parameters:
 
     EXAMPLES = {("corpus", "mine"): lambda folder: {"path": written(folder)}}
 
-For other parameters, call the check of the kind: `check_masking(Spiral(loops=3))`.
+To test different parameters, call the check of the kind, for example `check_masking(Spiral(loops=3))`.
 
-A masking strategy may set two attributes: `direction = -1` if p falls with importance, or 0 if p does not depend on it
-(default: +1); and `positional = True` if equal importance at two positions may give different p. The limits of a
-`temperature` are tested. A strategy that reads the visible tokens has the method `draw_mask` and other checks.
+A masking strategy may set two attributes: `direction` (default: +1), which is −1 if p falls with importance and 0 if p
+does not depend on importance; and `positional = True` if equal importance at two positions may give different p. The
+limits of a `temperature` are tested. A strategy that reads the visible tokens has a `draw_mask` method and different
+checks.
 
-Needs hypothesis (`pip install hypothesis`); pytest is not imported.
+The suite requires hypothesis (`pip install hypothesis`), but does not import pytest.
 """
 
 from importlib import import_module
@@ -38,7 +39,7 @@ __all__ = ["CHECKS", "EXAMPLES", "Case", "cases", "check_description", "check_im
 __all__ += [f"check_{what}" for what in sorted(SUITES)]
 
 
-# Imported on first use: some of them import what takes seconds.
+# Imported on first use, because some modules take seconds to import.
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Checks of backbones. B is the batch size, L the length, D the width and V the number of predictable tokens."""
+"""Checks of backbones. B: batch size; L: length; D: width; V: number of predictable tokens."""
 
 import inspect
 from typing import Any
@@ -14,9 +14,9 @@ B, L, HALF = 3, 12, 6
 
 
 def check_backbone(backbone: Any) -> None:
-    """Check the contract of a backbone: independent rows, gradients, and attention masks if it accepts them.
+    """Check the contract of a backbone: independent rows, gradients, and attention masks if it accepts any.
 
-    The check takes a second for a small backbone, and longer for a large one.
+    The check takes about a second for a small backbone and longer for a large one.
     """
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -26,11 +26,11 @@ def check_backbone(backbone: Any) -> None:
     tokens = torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(1))
     t = torch.rand(B, generator=torch.Generator().manual_seed(2)) if module.reads_time else None
     D = module.embedding.embedding_dim
-    assert module.embedding.num_embeddings == V + 1, "the embedding must have V + 1 rows; the last is the mask"
+    assert module.embedding.num_embeddings == V + 1, "the embedding must have V + 1 rows, the last of which is the mask"
     hidden = module(tokens, t)
     assert hidden.shape == (B, L, D), f"hidden states must be [B, L, D] = {[B, L, D]}, not {list(hidden.shape)}"
     logits = module.head(hidden)
-    assert logits.shape == (B, L, V), f"the head must have V = {V} outputs, none for the mask"
+    assert logits.shape == (B, L, V), f"the head must have V = {V} outputs, without the mask"
     (logits * torch.linspace(-1, 1, V)).square().sum().backward()
     holds_gradients(module)
     with torch.no_grad():
@@ -41,8 +41,8 @@ def check_backbone(backbone: Any) -> None:
                 _holds_cache(module, tokens, t)
             else:
                 assert "cache" not in inspect.signature(module.forward).parameters, (
-                    "generation passes `cache` only to a network that says takes_cache = True; add this line to the "
-                    "class of the network, or leave `cache` out of forward"
+                    "generation passes `cache` only to a network with takes_cache = True; add this line to the class "
+                    "of the network, or remove `cache` from forward"
                 )
         if t is None:
             _near(module(tokens, torch.rand(B)), hidden, "a backbone with reads_time = False must ignore t")
@@ -53,16 +53,16 @@ def check_backbone(backbone: Any) -> None:
 
 
 def holds_gradients(module: nn.Module) -> None:
-    """Check that every trained weight has a finite gradient that is not zero."""
+    """Check that every trained weight has a finite, nonzero gradient."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            assert parameter.grad is not None, f"every weight must have a gradient: {name} has none"
-            holds(parameter.grad.isfinite(), f"gradients must be finite: {name}")
-            assert bool(parameter.grad.any()), f"every weight must have a gradient: that of {name} is zero"
+            assert parameter.grad is not None, f"every weight must have a gradient, but {name} has none"
+            holds(parameter.grad.isfinite(), f"gradients must be finite, but that of {name} is not")
+            assert bool(parameter.grad.any()), f"every weight must have a gradient, but that of {name} is zero"
 
 
 def randomised(module: nn.Module, seed: int = 0) -> Any:
-    """Change every weight from its initial value, so that none is zero."""
+    """Perturb every weight randomly, so that none is zero, and return the module."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -72,7 +72,7 @@ def randomised(module: nn.Module, seed: int = 0) -> Any:
 
 def _near(found: Tensor, wanted: Tensor, promise: str) -> None:
     difference = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1))
-    assert difference <= 1e-4, f"{promise}: differs by {difference:.2g}"  # NaN fails too
+    assert difference <= 1e-4, f"{promise}: the difference is {difference:.2g}"  # NaN also fails
 
 
 def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, logits: Tensor) -> None:
@@ -86,7 +86,9 @@ def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, l
     _near(alone, hidden[1:2], "a row must not depend on the rest of its batch")
     _near(module(tokens, t, positions=torch.arange(L)), hidden, "positions must default to 0 … L - 1")
     changed = module(_changed(tokens), t)
-    assert not torch.allclose(changed[:, 0], hidden[:, 0]), "without an attention mask every token must see every other"
+    assert not torch.allclose(changed[:, 0], hidden[:, 0]), (
+        "without an attention mask, every token must see every other token"
+    )
 
 
 def _changed(tokens: Tensor) -> Tensor:
@@ -107,8 +109,8 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     if getattr(module, "returns_first", False):
         for attention in (None, "causal", past):
             first = module(tokens, t, attention=attention, first=HALF)
-            promise = "with `first`, the backbone must return hidden states of the first tokens only"
-            assert first.shape[1] == HALF, f"{promise}; leave out returns_first = True"
+            promise = "with `first`, the backbone must return hidden states of only the first tokens"
+            assert first.shape[1] == HALF, f"{promise}; otherwise, remove returns_first = True"
             _near(
                 first,
                 module(tokens, t, attention=attention)[:, :HALF],
@@ -117,7 +119,7 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
 
 
 def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:
-    """Check that two passes with a cache equal one pass in which the first half does not see the second."""
+    """Check that two passes with a cache equal a single pass in which the first half does not see the second."""
     cache, position = Cache(), torch.arange(L)
     cache.grows = True
     module(tokens[:, :HALF], t, positions=position[:HALF], cache=cache)

@@ -1,4 +1,4 @@
-"""Batches that cover the edge cases, drawn by hypothesis."""
+"""Batches that cover edge cases, drawn by hypothesis."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,18 +23,18 @@ LENGTHS = (1, 2, 3, 17, 64, LONGEST)
 
 def context(**changes: Any) -> Context:
     """Return a small context: V = 11, L = 1024, D = 8, 1,000 steps, with token counts."""
-    # A token that never occurs and a very frequent one, as in a real corpus.
+    # As in a real corpus, one token never occurs and another is very frequent.
     counts = np.arange(VOCABULARY, dtype=np.int64) ** 4
     small = {"vocabulary_size": VOCABULARY, "length": LONGEST, "width": 8, "counts": counts, "steps": 1000}
     return Context(**{**small, **changes})
 
 
-# The share of its examples that every check tries; lower it for speed.
+# The fraction of its examples that every check tries; lower it for speed.
 share = 1.0
 
 
 def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that calls a function at once on `count` examples, the same each time."""
+    """Return a decorator that immediately calls a function on `count` examples, which are always the same."""
     repeatable = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     tried = settings(repeatable, max_examples=max(1, round(count * share)), report_multiple_bugs=False)
     return lambda check: tried(given(**drawn)(check))()
@@ -42,20 +42,20 @@ def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Calla
 
 @attrs.frozen(kw_only=True, eq=False)
 class Rows:
-    """The inputs of a masking strategy, and a generator for further random numbers."""
+    """The inputs of a masking strategy and a generator for further random numbers."""
 
-    importance: Tensor  # [B, L] in [0, 1]: random, all equal, 0 or 1, or on a grid with ties
-    rate: Tensor  # [B] in [0, 1], with 0, 1 and values close to both
-    maskable: Tensor  # bool [B, L]: random, all, one, none
+    importance: Tensor  # [B, L] in [0, 1]: random, constant, 0 or 1, or on a grid with ties
+    rate: Tensor  # [B] in [0, 1], including 0, 1 and values close to them
+    maskable: Tensor  # bool [B, L]: random, all, one or none
     generator: torch.Generator
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the size only, for hypothesis."""
+        """Print only the size, for hypothesis."""
         count, length = self.importance.shape
         printer.text(f"{count} rows of length {length} in {str(self.importance.dtype).removeprefix('torch.')}")
 
     def uniform(self, *shape: int) -> Tensor:
-        """Return uniform random numbers in [0, 1), float32."""
+        """Return uniform random numbers in [0, 1) as float32 with the given shape."""
         return torch.rand(*shape, generator=self.generator)
 
 
@@ -64,7 +64,7 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bf
 
 @st.composite
 def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
-    """Draw a batch; with `grid`, importance is a multiple of 1/8, which gives wide gaps and many ties."""
+    """Draw a batch; with `grid`, importances are multiples of 1/8, so that there are wide gaps and many ties."""
     length = draw(st.sampled_from(LENGTHS))
     dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
@@ -74,7 +74,7 @@ def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
     importance[1] = importance[1, 0]
     importance[2] = (u[2] < 0.5).float()
     importance[3] = in_eighths[3]
-    # One token that differs from all others: the first to saturate.
+    # One token that differs from all others and saturates first.
     importance[4] = 0.0
     importance[4, -1] = 1.0
     maskable = torch.rand(ROWS, length, generator=generator) < draw(st.sampled_from([0.1, 0.7, 1.0]))
@@ -90,12 +90,12 @@ def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
 
 
 def temperatures() -> st.SearchStrategy[float]:
-    """Draw temperatures from 1e-3 to 1e3, uniform in the logarithm, including both ends."""
+    """Draw temperatures from 1e-3 to 1e3, uniform on a logarithmic scale, including both ends."""
     return st.one_of(st.sampled_from([1e-3, 1e3, 1.0]), st.floats(-3, 3).map(lambda x: 10.0**x))
 
 
 def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
-    """Return a noised batch, masked with p = rate, and losses of a few nats per token."""
+    """Return a noised batch, masked with p = rate, and losses [B, L] of a few nats per token."""
     shape = drawn.maskable.shape
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
@@ -106,24 +106,24 @@ def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
 
 
 def taught(built: Any, steps: int, drawn: Rows) -> Any:
-    """Update a component with state for a few steps, and return it."""
+    """Update a component with state for the given number of steps, and return it."""
     for number in range(steps):
         built.update(built.statistics(*masked_step(drawn)), number / 1000)
     return built
 
 
 def built(spec: Any, **changes: Any) -> Any:
-    """Return the component, built with a small context."""
+    """Return the component built with a small context."""
     return spec.build(context(**changes))
 
 
 def holds(condition: Tensor, promise: str, shown: object = None) -> None:
-    """Raise AssertionError with the requirement and the value `shown`, unless the condition is true everywhere."""
+    """Raise an AssertionError with the `promise` and the value `shown` unless the condition is true everywhere."""
     assert bool(condition.all()), promise if shown is None else f"{promise}: {shown}"
 
 
 def raises(errors: tuple[type[Exception], ...], call: Callable[[], object], promise: str) -> None:
-    """Raise AssertionError unless the call raises one of the errors."""
+    """Raise an AssertionError unless the call raises one of the errors."""
     try:
         call()
     except errors:
@@ -132,13 +132,13 @@ def raises(errors: tuple[type[Exception], ...], call: Callable[[], object], prom
 
 
 def is_tensor(value: Tensor, what: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
-    """Raise AssertionError if a tensor has another dtype or shape; `what` names it in the message."""
+    """Raise an AssertionError if a tensor has a different dtype or shape; `what` names it in the message."""
     found, wanted = f"{value.dtype} {list(value.shape)}", f"{dtype} {list(shape)}"
-    assert found == wanted, f"{what}: {wanted}, not {found}".replace("torch.", "")
+    assert found == wanted, f"{what}: expected {wanted}, not {found}".replace("torch.", "")
 
 
 def called(part: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Return the component's result for positional arguments; raise AssertionError if it changes one of them."""
+    """Return a component's result for positional arguments; raise an AssertionError if it changes one of them."""
     before = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
     state = torch.get_rng_state()
     result = part(*given.values())
@@ -149,7 +149,7 @@ def called(part: Callable[..., Any], given: dict[str, Any]) -> Any:
 
 
 def close(found: Tensor, wanted: Tensor, tolerance: float, promise: str) -> None:
-    """Raise AssertionError if two tensors differ by more than the tolerance anywhere."""
+    """Raise an AssertionError if two tensors differ by more than the tolerance anywhere."""
     difference = (found.double() - wanted.double()).abs()
     if not bool((difference <= tolerance).all()):  # NaN fails too
-        raise AssertionError(f"{promise}: differs by up to {difference.max().item():.3g}, allowed {tolerance:g}")
+        raise AssertionError(f"{promise}: the difference of {difference.max().item():.3g} exceeds {tolerance:g}")

@@ -1,4 +1,4 @@
-"""A small example of each component that needs parameters or files, or that is large by default."""
+"""A small example of each component that requires parameters or files or is large by default."""
 
 import io
 import json
@@ -11,14 +11,14 @@ from typing import Any
 from atat_zoo.data.tokenizers.components import BPETokenizer, BytesTokenizer
 from atat_zoo.evaluation.metrics import GenerativeMetric
 
-# Writes the part's files into a folder and returns its parameters.
+# Writes a component's files to a folder and returns its parameters.
 Example = Callable[[Path], dict[str, Any]]
 
 _WORDS = ("the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states")
 
 
 def written(path: Path, lines: int = 80, end: str = "\n") -> str:
-    """Write a text of random words, and return its path."""
+    """Write a text of random words to a file, and return its path."""
     draw = random.Random(0)
     path.parent.mkdir(exist_ok=True)
     path.write_text(end.join(" ".join(draw.choices(_WORDS, k=12)) for _ in range(lines)), encoding="utf-8")
@@ -98,7 +98,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("tokenizer", "run"): _run,
     ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},
     ("transform", "minimum_length"): lambda _: {"min_tokens": 5},
-    # Few bins, so that a few steps see them all.
+    # Few bins, so that a few steps cover them all.
     ("mask_rates", "adaptive"): lambda _: {"bins": 3},
     ("objective", "block"): lambda _: {"block_size": 3},
     ("objective", "strided_causal"): lambda _: {"stride": 2},

@@ -1,4 +1,4 @@
-"""The checks of all components, as a list to parametrise a test with, and the checks that every kind shares."""
+"""The checks of all components, as a list for parametrising a test, and the checks that all kinds share."""
 
 import functools
 import inspect
@@ -27,7 +27,7 @@ Promises = dict[str, Callable[..., None]]
 
 
 class _Checks(Mapping[str, Promises]):
-    """The checks of each kind by name; a kind's module is imported when the kind is looked up."""
+    """A mapping from each kind to its checks by name, which imports the module of a kind when the kind is looked up."""
 
     def __getitem__(self, kind: str) -> Promises:
         if kind not in KINDS:
@@ -35,7 +35,7 @@ class _Checks(Mapping[str, Promises]):
         module = import_module(f"atat_zoo.testing.{SUITES[kind]}")
         if kind == "sampler":
             return {"invariants": module.check_sampler, "policy": module.check_policy}
-        # Where there is one promise, it is what `check_KIND` tests.
+        # If a kind has only one promise, `check_KIND` tests it.
         several: Promises | None = getattr(module, "PROMISES", None) if kind in ("objective", "masking") else None
         return several or {"contract": getattr(module, f"check_{kind}")}
 
@@ -51,7 +51,7 @@ CHECKS = _Checks()
 
 @attrs.frozen(kw_only=True, eq=False)
 class Case:
-    """One check of one component; `str(case)` is, for example, `masking-importance-rate`."""
+    """One check of one component; for example, `str(case)` is `masking-importance-rate`."""
 
     kind: str
     name: str
@@ -63,14 +63,14 @@ class Case:
         return f"{self.kind}-{self.name}-{self.promise}"
 
     def run(self, examples: int | None = None) -> None:
-        """Run the check, and raise AssertionError if it fails; `examples` is the number of batches that it draws."""
+        """Run the check on `examples` batches, if it draws any; raise an AssertionError if it fails."""
         drawn = "examples" in inspect.signature(self.check).parameters
         settings = {} if examples is None or not drawn else {"examples": examples}
         with tempfile.TemporaryDirectory() as folder:
             self.check(self.makes(Path(folder)), **settings)
 
     def failure(self) -> str:
-        """Run the check; return its error in one sentence with the smallest example, or an empty string."""
+        """Run the check; return its error in one sentence with the smallest failing example, or an empty string."""
         try:
             with of_plugin():
                 self.run()
@@ -78,7 +78,7 @@ class Case:
             return ""
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a plugin's part may fail in any way
+        except BaseException as error:  # a plugin's component may fail in any way
             example = _example(error)
             broken = f"{self.kind} {self.name!r} fails the check {self.promise!r}: {_said(self.kind, error)}"
             return clip(" ".join(f"{broken}{f'; smallest example: {example}' if example else ''}".split()), 1000)
@@ -87,14 +87,14 @@ class Case:
 
 def _said(kind: str, error: BaseException) -> str:
     if isinstance(error, Flaky):
-        return "the same input gave another result"
+        return "the same input must give the same result"
     if isinstance(error, AttributeError) and attrs.has(type(error.obj)):
-        return f"{error.name!r} is missing (the contract of a {kind} is in {KINDS[kind].module})"
+        return f"{error.name!r} is missing; the contract of a {kind} is in {KINDS[kind].module}"
     return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
 
 
 def _example(error: BaseException) -> str:
-    """Return the failing arguments that hypothesis noted on an error, without its comments."""
+    """Return the failing arguments that hypothesis added to an error, without its comments."""
     for note in getattr(error, "__notes__", ()):
         if found := re.match(r"(?:Falsifying example|Failing test case): \w+\((.*)\)", note, re.DOTALL):
             return " ".join(re.sub(r"# (?:or any other|The test) .*", "", found[1]).split()).rstrip(",")
@@ -104,33 +104,33 @@ def _example(error: BaseException) -> str:
 def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | None = None) -> list[Case]:
     """Return the checks of all components.
 
-    A component is tested with its example (see `example_of`) or with its defaults. If it has required parameters and no
-    example, only its description and its import are tested.
+    A component is tested with its example (see `example_of`) or, if it has none, with its defaults. If it has required
+    parameters but no example, only its description and import are tested.
 
     Args:
-        zoo: The components (default: all that are installed).
-        distribution: Return only components of this distribution, as `atat zoo plugins` names it.
+        zoo: The components (default: all installed components).
+        distribution: Return only components from this distribution, named as in `atat zoo plugins`.
         kind: Return only components of this kind.
 
     Raises:
-        ValueError: If no component matches, so that a test with a wrong name does not pass.
+        ValueError: If no component matches, so that a test with a wrong name cannot pass.
     """
     zoo = zoo or Zoo.load()
     entries = [zoo.describe(key, name) for key in ([kind] if kind else KINDS) for name in zoo.names(key)]
     promises = [case for entry in entries if distribution in (None, entry.distribution) for case in _of(entry, zoo)]
     if not promises:
-        raise ValueError(f"{distribution or 'the zoo'} has no component of {kind or 'any kind'}")
+        raise ValueError(f"{distribution or 'the zoo'} has no component of {f'kind {kind}' if kind else 'any kind'}")
     return promises
 
 
 def example_of(entry: Entry) -> Example | None:
-    """Return the function that makes a component's test parameters, or None to test it with its defaults.
+    """Return the function that creates a component's test parameters, or None to test it with its defaults.
 
-    Built-in components are in `EXAMPLES`. A plugin defines `EXAMPLES` in the module `examples` of its package, which is
-    imported only for tests.
+    The examples of built-in components are in `EXAMPLES`. A plugin defines its own `EXAMPLES` in the module `examples`
+    of its package, which is imported only for tests.
 
     Raises:
-        UserError: If this module cannot be imported, or has no `EXAMPLES`.
+        UserError: If this module cannot be imported or has no `EXAMPLES`.
     """
     package = entry.path.partition(":")[0].partition(".")[0]
     if package == "atat_zoo":
@@ -144,11 +144,11 @@ def example_of(entry: Entry) -> Example | None:
     except BaseException as error:  # a plugin may fail in any way
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             return None
-        raise UserError(f"{module} has no EXAMPLES that can be imported: {type(error).__name__}: {error}") from error
+        raise UserError(f"cannot import EXAMPLES from {module}: {type(error).__name__}: {error}") from error
 
 
 def is_held_by_description_alone(entry: Entry) -> bool:
-    """Return whether a component has required parameters and no example."""
+    """Return whether a component has required parameters but no example."""
     return any(parameter.get("required") for parameter in entry.parameters.values()) and not example_of(entry)
 
 
@@ -184,34 +184,36 @@ for path in sys.argv[1:]:
 
 
 def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
-    """Check that a component class has the description that every kind needs; `zoo` resolves nested components."""
+    """Check that a component class has the description that every kind requires; `zoo` resolves nested components."""
     zoo = zoo or Zoo.load()
     where = f"{kind} {cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):
         text = cls.__dict__.get(word)
-        assert isinstance(text, str), f"{where} has no string {word!r}"
-        assert text.strip() == text != "", f"{where}: {word} must be a text without spaces around it"
-        assert "\n" not in text, f"{where}: {word} must be one line"
-    assert isinstance(getattr(cls, "refs", None), tuple), f"{where}: refs must be a tuple of sources, or ()"
-    assert (cls.__doc__ or "").strip(), f"{where} has no docstring"
+        assert isinstance(text, str), f"{where}: {word} must be a string"
+        assert text.strip() == text != "", f"{where}: {word} must be a nonempty string without spaces around it"
+        assert "\n" not in text, f"{where}: {word} must be a single line"
+    assert isinstance(getattr(cls, "refs", None), tuple), (
+        f"{where}: refs must be a tuple of sources, which may be empty"
+    )
+    assert (cls.__doc__ or "").strip(), f"{where} must have a docstring"
     assert attrs.has(cls), f"{where} is not a component; decorate it with @component"
     assert all(field.kw_only for field in attrs.fields(cls)), f"{where}: parameters must be keyword-only"
     for field in fields_of(cls):
-        assert field.help, f"{where}.{field.name} has no help"
+        assert field.help, f"{where}.{field.name} must have a help text"
     if any(field.default is attrs.NOTHING for field in fields_of(cls)):
-        return  # nothing to build without its parameters
+        return  # it cannot be built without its parameters
     spec, problems = structure(cls, {}, kind, zoo)
-    assert not problems, f"{where} does not accept its own defaults: {problems}"
+    assert not problems, f"{where} must accept its own defaults: {problems}"
     table = unstructure(spec)
     assert table.pop("use") == spec.name, f"{kind} {spec.name}: its table must begin with its name"
     again, problems = structure(cls, table, kind, zoo)
-    assert not problems, f"{kind} {spec.name}: cannot be loaded from its own table: {problems}"
+    assert not problems, f"{kind} {spec.name} must be loadable from its own table: {problems}"
     assert again == spec, f"{kind} {spec.name}: loading its own table must give an equal component"
     try:
         spec.name_of_no_field = 1
     except AttributeError:
         return
-    raise AssertionError(f"{kind} {spec.name} can be changed after it is made; decorate it with @component")
+    raise AssertionError(f"{kind} {spec.name} must not be changeable after it is created; decorate it with @component")
 
 
 def check_imports(paths: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Checks of corpora, boundaries, detokenizers, tokenizers, transforms of the training stream, and judges."""
+"""Checks of corpora, boundaries, detokenizers, tokenizers, transforms and judge models."""
 
 import io
 import itertools
@@ -24,7 +24,7 @@ from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.batches import close, for_examples, holds, is_tensor, raises
 
-# The first can be written by every tokenizer: letters and spaces alone.
+# The first text has only letters and spaces, so that every tokenizer can encode it.
 PLAIN = "the people of this nation keep a just peace with all the states of the world"
 _SPACES, _NAMES = "  two  spaces ", "[MASK] <bos> <eos> <|endoftext|>"
 TEXTS = (PLAIN, "", "a", _SPACES, "A Capital, 3 digits.\n", "naïve café — 日本語 🙂", _NAMES)
@@ -32,15 +32,17 @@ _FIRST = 100
 
 
 def check_corpus(corpus: Any) -> None:
-    """Check the contract of a corpus whose files exist: documents, the same each time, none in two splits."""
+    """Check the contract of a corpus whose files exist: the same documents each time, and none in two splits."""
     assert Corpus in corpus.__class__.__mro__, "a corpus must inherit from atat_zoo.data.corpora.Corpus"
     fingerprint = corpus.fingerprint()
     assert isinstance(fingerprint, dict), "a fingerprint must be a dict"
-    assert json.loads(json.dumps(fingerprint)) == fingerprint, "a fingerprint must survive writing and reading as JSON"
+    assert json.loads(json.dumps(fingerprint)) == fingerprint, (
+        "a fingerprint must be unchanged after writing and reading it as JSON"
+    )
     assert corpus.fingerprint() == fingerprint, "the same text must have the same fingerprint"
     if (folder := corpus.built()) is not None:
         assert folder.is_dir(), "built() must return the folder of the shards"
-        _refuses(corpus, "train", "a corpus of built shards must refuse to yield documents")
+        _refuses(corpus, "train", "a corpus of built shards must raise an error instead of yielding documents")
         return
     texts = {split: list(corpus.documents(split)) for split in SPLITS}
     assert texts["train"], "the corpus must have training documents"
@@ -48,26 +50,28 @@ def check_corpus(corpus: Any) -> None:
         for document in documents:
             assert isinstance(document, str), f"a document must be a str, not {type(document).__name__}"
         again = list(itertools.islice(corpus.documents(split), _FIRST))
-        assert again == documents[:_FIRST], f"{split} must have the same documents in the same order each time"
+        assert again == documents[:_FIRST], (
+            f"the {split} split must have the same documents in the same order each time"
+        )
     for split, other in itertools.combinations(SPLITS, 2):
         both = set(texts[split]) & set(texts[other]) - {""}
-        assert not both, f"a document is both in {split} and in {other}: {min(both)!r:.60}"
+        assert not both, f"a document must not be both in {split} and in {other}: {min(both)!r:.60}"
     _refuses(corpus, "no such split", "an unknown split must raise an error")
 
 
 def check_boundary(boundary: Any, examples: int = 50) -> None:
-    """Check the contract of a document boundary: it keeps every word of a file once, and limits the length."""
+    """Check the contract of a document boundary: every word of a file is kept once, and the length is limited."""
 
     @for_examples(examples, lines=st.lists(st.sampled_from(_LINES), max_size=12), ends=st.booleans())
     def holds_words(lines: list[str], ends: bool) -> None:
         text = "\n".join(lines) + "\n" * ends
         documents, again = (list(boundary.documents(io.StringIO(text), len(text) + 1)) for _ in range(2))
         assert all(isinstance(document, str) for document in documents), "a document must be a str"
-        assert " ".join(documents).split() == text.split(), "no word may be lost, doubled or divided"
-        assert again == documents, "a file must have the same documents each time"
+        assert " ".join(documents).split() == text.split(), "no word may be lost, repeated or divided"
+        assert again == documents, "a file must yield the same documents each time"
         longest = max(map(len, documents), default=0)
         if longest > 1:
-            promise = "a document with too many characters must raise MemoryError"
+            promise = "a document with too many characters must raise a MemoryError"
             raises((MemoryError,), lambda: list(boundary.documents(io.StringIO(text), (longest - 1) // 2)), promise)
 
 
@@ -79,7 +83,7 @@ def check_detokenizer(detokenizer: Any) -> None:
     for text in (*TEXTS, *_LINES, " @-@ ".join("abc"), "He said , \" it 's ' here ' \" ."):
         made = detokenizer(text)
         assert isinstance(made, str), f"a detokenizer must return a str, not {type(made).__name__}"
-        assert detokenizer(text) == made, f"the same text must give the same result: {text!r}"
+        assert detokenizer(text) == made, f"a detokenizer must return the same result for the same text: {text!r}"
         assert bool(made.strip()) == bool(text.strip()), f"only a blank text may become blank: {text!r}"
 
 
@@ -88,10 +92,10 @@ def _refuses(corpus: Any, split: str, promise: str) -> None:
 
 
 def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
-    """Check the contract of a tokenizer whose files exist: decoding restores every byte; no text has a special id.
+    """Check the contract of a tokenizer whose files exist: decoding restores every byte, and no text has special ids.
 
-    The tokenizer must encode the first of the texts; the others may raise `UserError`. The texts default to the
-    tokenizer's own `texts` if it has any, else to English.
+    The tokenizer must be able to encode the first text; the others may raise a `UserError`. The texts default to the
+    tokenizer's own `texts`, if any, and otherwise to English ones.
     """
     assert Tokenizer in tokenizer.__class__.__mro__, "a tokenizer must inherit from atat_zoo.data.tokenizers.Tokenizer"
     texts = texts or tokenizer.texts or TEXTS
@@ -102,30 +106,34 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     sizes = model.byte_counts()
     is_tensor(torch.from_numpy(sizes), "byte counts", torch.int64, (V,))
     for name, i in special.items():
-        assert i is None or 0 <= i < V, f"{name} must be an id from 0 to V - 1, not {i}; V = {V} is the mask"
+        assert i is None or 0 <= i < V, f"{name} must be an id from 0 to V - 1, not {i}, because V = {V} is the mask"
         assert i is None or sizes[i] == 0, f"the byte count of {name} must be 0"
 
     encoded: dict[str, list[int]] = {}
     for text in texts:
         try:
             encoded[text] = list(model.encode(text))
-        except UserError:  # as it says of a text that it cannot write
-            assert text != texts[0], f"the tokenizer must encode this text: {text!r}"
+        except UserError:  # for a text that it cannot encode
+            assert text != texts[0], f"the tokenizer must be able to encode this text: {text!r}"
     for text, ids in encoded.items():
-        assert all(0 <= i < V for i in ids), f"ids must be from 0 to V - 1, without the mask: {text!r}"
+        assert all(0 <= i < V for i in ids), f"ids must be from 0 to V - 1, which excludes the mask: {text!r}"
         assert not set(ids) & set(special.values()), f"encode() must not return BOS or EOS: {text!r}"
         decoded = model.decode(ids)
-        assert decoded == text, f"decode() must restore the text: {text!r} became {decoded!r}"
+        assert decoded == text, f"decode() must restore the text, but {text!r} became {decoded!r}"
         size = len(text.encode())
-        assert sizes[ids].sum() == size, f"byte counts must add up to the bytes of the text: {text!r} has {size}"
-    assert model.encode_batch(list(encoded)) == list(encoded.values()), "encode_batch() must return the ids of encode()"
+        assert sizes[ids].sum() == size, (
+            f"byte counts must add up to the size of the text, which for {text!r} is {size} bytes"
+        )
+    assert model.encode_batch(list(encoded)) == list(encoded.values()), (
+        "encode_batch() must return the same ids as encode()"
+    )
     ids = encoded[texts[0]]
     framed = [i for i in (model.bos, *ids, model.eos) if i is not None]
-    assert model.decode(framed) == texts[0], "decode() must leave out BOS and EOS"
-    assert model.decode([*ids, V]) == f"{texts[0]}[MASK]", "decode() must write the mask as [MASK]"
+    assert model.decode(framed) == texts[0], "decode() must omit BOS and EOS"
+    assert model.decode([*ids, V]) == f"{texts[0]}[MASK]", "decode() must represent the mask as [MASK]"
 
     again = tokenizer.train(lambda: iter(documents))
-    _same(again, model, encoded, "training on the same text must give the same model")
+    _same(again, model, encoded, "training on the same text must give the same tokenizer")
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder))
         _same(tokenizer.load(Path(folder)), model, encoded, "load() must restore what save() wrote")
@@ -143,7 +151,7 @@ _LENGTH = 24
 
 
 def check_transform(transform: Any, examples: int = 50) -> None:
-    """Check the contract of a transform: a sequence or None, as a function of tokens, key and context."""
+    """Check the contract of a transform: a sequence or None that depends only on tokens, key and context."""
     assert Transform in transform.__class__.__mro__, "a transform must inherit from atat_zoo.data.transforms.Transform"
     tokenizer = BytesTokenizer().train(lambda: iter(()))
     V = tokenizer.vocabulary_size
@@ -158,28 +166,28 @@ def check_transform(transform: Any, examples: int = 50) -> None:
             np.random.seed(seed)
             torch.manual_seed(seed)
             found = transform.apply(np.array(tokens), key, context)
-            return np.array([] if found is None else found)  # an empty one would be no sequence
+            return np.array([] if found is None else found)  # a sequence cannot be empty
 
         first = made(seed)
-        transform.apply(np.array([7, 7]), key + 1, context)  # another sample between
+        transform.apply(np.array([7, 7]), key + 1, context)  # a different sample in between
         again = made(seed + 1)
         assert np.array_equal(first, again), "the same key must give the same result"
         stored = np.full(_LENGTH, np.iinfo(np.uint16).max, np.uint16)
         stored[: len(tokens)] = tokens
         try:
             (sample,) = Apply(transform, 0, seed, contents, context)([{"stored": stored, "index": key, "attempt": 0}])
-        except UserError as error:  # what it has made is no sequence
+        except UserError as error:  # the result is not a valid sequence
             raise AssertionError(str(error)) from None
         passed += "refused" not in sample
 
     tokens = st.lists(st.integers(0, V - 1), min_size=1, max_size=_LENGTH)
     for_examples(examples, tokens=tokens, key=st.integers(0, 2**64 - 1), seed=st.integers(0, 99))(holds)
     for key in range(100):
-        holds(list(range(_LENGTH)), key, 0)  # all examples may be too short to pass
-    assert passed, "at least one sequence must pass"
+        holds(list(range(_LENGTH)), key, 0)  # because all examples may be too short to pass
+    assert passed, "the transform must let at least one sequence pass"
 
 
-# In letters and spaces alone, which every tokenizer can write.
+# Only letters and spaces, which every tokenizer can encode.
 JUDGED = (
     "it was a bright cold day in april and the clocks were striking",
     "the",
@@ -189,14 +197,14 @@ JUDGED = (
 
 
 def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
-    """Check the contract of a judge model whose files exist: NLLs ≥ 0, text by text, and larger for longer texts."""
+    """Check the contract of a judge model whose files exist: independent NLLs ≥ 0 that are larger for longer texts."""
     made = judge.build("cpu")
-    assert str(made.title).strip(), "a judge must have a title"
+    assert str(made.title).strip(), "a judge model must have a title"
     nats, tokens = made.nats(texts)
     is_tensor(nats, "nats", torch.float64, (len(texts),))
-    is_tensor(tokens, "counts of tokens", torch.int64, (len(texts),))
+    is_tensor(tokens, "token counts", torch.int64, (len(texts),))
     holds(nats.isfinite() & (nats >= 0), "nats must be finite and not negative", nats)
-    holds(tokens >= 0, "counts of tokens must not be negative")
+    holds(tokens >= 0, "token counts must not be negative")
     again, _ = judge.build("cpu").nats(texts)
     close(again, nats, 0, "the same texts must have the same nats")
 
@@ -222,5 +230,7 @@ def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
         holds(longer > nats[i], "a longer text must have more nats", text)
         holds(more > tokens[i], "a longer text must have more tokens", text)
     nothing, none = made.nats(["", texts[0]])
-    holds((nothing[:1] == 0) & (none[:1] == 0), "an empty text must have 0 tokens and 0 nats")
-    close(nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty text must not change the other texts' nats")
+    holds((nothing[:1] == 0) & (none[:1] == 0), "an empty string must have 0 tokens and 0 nats")
+    close(
+        nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty string must not change the nats of other texts"
+    )

@@ -1,4 +1,4 @@
-"""Checks of guidance and classifiers with the denoiser `Hashed` on text8; some tokens have probability 0."""
+"""Checks of guidance and classifiers, using a `Hashed` denoiser on text8 in which some tokens have probability 0."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _DRAWN = {"rows": st.integers(1, 4), "seed": st.integers(0, 2**31)}
 
 
 class Gappy(Hashed):
-    """A `Hashed` denoiser in float32 that gives about a fifth of the tokens probability 0 at each position."""
+    """A `Hashed` denoiser in float32 that gives probability 0 to about a fifth of the tokens at each position."""
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return log-probabilities, float32 [N, V]."""
@@ -33,7 +33,7 @@ class Gappy(Hashed):
 
 
 def toy_text_generator(*, weighed: bool = True, seed: int = 0, sharpness: float = 3.0) -> TextGenerator:
-    """Return a text generator on text8's 27 symbols with a `Gappy` denoiser; `weighed` adds importance."""
+    """Return a text generator for text8's 27 symbols with a `Gappy` denoiser; `weighed` adds importance."""
     tokenizer = CharactersTokenizer().train(lambda: iter(()))
     importance = hashed_importance if weighed else None
     denoiser = Gappy(tokenizer.vocabulary_size, sharpness=sharpness, seed=seed, window=LONGEST, importance=importance)
@@ -41,7 +41,7 @@ def toy_text_generator(*, weighed: bool = True, seed: int = 0, sharpness: float 
 
 
 def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -> None:
-    """Check the contract of guidance: a valid guided denoiser, and unchanged prompts; every row begins with `start`."""
+    """Check the contract of guidance, a valid denoiser and unchanged prompts, on rows that begin with `start`."""
 
     @for_examples(examples, length=st.integers(len(start) + 1, LONGEST), weighed=st.booleans(), **_DRAWN)
     def holds(rows: int, length: int, seed: int, weighed: bool) -> None:
@@ -49,9 +49,11 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         guided = guidance.guide(text_generator)
         assert isinstance(guided, TextGenerator), "guide() must return a TextGenerator"
         for name in ("tokenizer", "length", "special", "device"):
-            assert getattr(guided, name) == getattr(text_generator, name), f"guide() changed {name}"
+            assert getattr(guided, name) == getattr(text_generator, name), f"guide() must not change {name}"
         for name in ("mask_id", "reads_time", "window", "block_size"):
-            assert getattr(guided.denoiser, name) == getattr(text_generator.denoiser, name), f"guide() changed {name}"
+            assert getattr(guided.denoiser, name) == getattr(text_generator.denoiser, name), (
+                f"guide() must not change {name}"
+            )
         assert isinstance(guided.cost, int), "cost must be an integer number of forward passes"
         assert guided.cost >= text_generator.cost, "guidance must not lower the cost"
         mask_id = text_generator.tokenizer.vocabulary_size
@@ -60,21 +62,21 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         kept, where = z.clone(), z == mask_id
 
         before, after = text_generator.denoiser(z, None, where), guided.denoiser(z, None, where)
-        assert torch.equal(z, kept), "the caller's tokens were changed"
+        assert torch.equal(z, kept), "the denoiser must not change the caller's tokens"
         is_tensor(after, "guided log-probabilities", before.dtype, before.shape)
-        assert not bool(after.isnan().any()), "a log-probability is NaN"
-        assert bool((after.logsumexp(-1).abs() < 1e-4).all()), "guided probabilities do not sum to 1"
+        assert not bool(after.isnan().any()), "log-probabilities must not be NaN"
+        assert bool((after.logsumexp(-1).abs() < 1e-4).all()), "guided probabilities must sum to 1"
         assert bool((after[before == -torch.inf] == -torch.inf).all()), (
-            "a token of probability 0 got a probability above 0"
+            "a token with probability 0 must keep probability 0"
         )
         assert torch.equal(guided.denoiser(z, None, pairs(where)), after), (
-            "pairs of row and position gave other log-probabilities than a mask"
+            "pairs of row and position must give the same log-probabilities as a mask"
         )
         for row in range(rows):
             alone = guided.denoiser(z[row : row + 1], None, where[row : row + 1])
             mine = after[where.nonzero()[:, 0] == row]
             assert torch.allclose(alone.exp(), mine.exp(), atol=1e-5), (
-                "the result for a row depends on the rest of the batch"
+                "the result for a row must not depend on the rest of the batch"
             )
 
         importance = guided.denoiser.importance(z.masked_fill(where, seed % mask_id), where)
@@ -86,19 +88,19 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
             assert bool(((importance >= 0) & (importance <= 1)).all()), "importance must be in [0, 1]"
 
         made = guided.fill(AncestralSampler(steps=4), z, seed=seed)
-        assert torch.equal(made.tokens[~where], kept[~where]), "a given token was changed"
+        assert torch.equal(made.tokens[~where], kept[~where]), "given tokens must not be changed"
         assert bool(((made.tokens >= 0) & (made.tokens < mask_id)).all()), (
-            "the sampler left a mask in the text, or sampled one"
+            "the sampler must fill every mask with a token"
         )
-        assert bool((made.nfe <= made.max_nfe).all()), "the sampler made more forward passes than max_nfe"
+        assert bool((made.nfe <= made.max_nfe).all()), "the sampler must not make more forward passes than max_nfe"
         denoiser: Any = text_generator.denoiser
         denoiser.evaluated = 0
         assert torch.equal(guided.fill(AncestralSampler(steps=4), z, seed=seed).tokens, made.tokens), (
-            "the same seed gave another text"
+            "the same seed must give the same text"
         )
         assert denoiser.evaluated == int(made.nfe.sum()), "nfe must be the number of forward passes"
 
-    # A strength of 0 returns its argument, unless words are banned.
+    # With strength 0, guide() returns its argument unless words are banned.
     part: Any = guidance
     if attrs.has(type(part)) and hasattr(part, "strength") and not getattr(part, "ban", ()):
         text_generator = toy_text_generator()
@@ -108,7 +110,7 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
 
 
 def check_classifier(classifier: Classifier, examples: int = 30) -> None:
-    """Check the contract of a classifier: one log-probability per noised row, and matching embedding inputs."""
+    """Check the contract of a classifier: one log-probability per noised row, and the same for embedded inputs."""
     text_generator = toy_text_generator()
     model = classifier.build(text_generator.tokenizer, LONGEST)
 
@@ -117,13 +119,15 @@ def check_classifier(classifier: Classifier, examples: int = 30) -> None:
         z = noisy(rows, length, text_generator.tokenizer.vocabulary_size, seed)
         kept = z.clone()
         log_prob = model(z)
-        assert torch.equal(z, kept), "the caller's tokens were changed"
+        assert torch.equal(z, kept), "the classifier must not change the caller's tokens"
         assert log_prob.shape == (rows,), "the classifier must return one log-probability per text"
         assert bool((log_prob <= 0).all()), "a log-probability must be at most 0"
         alone = torch.cat([model(z[i : i + 1]) for i in range(rows)])
-        assert torch.allclose(alone, log_prob, atol=1e-4), "the result for a row depends on the rest of the batch"
+        assert torch.allclose(alone, log_prob, atol=1e-4), (
+            "the result for a row must not depend on the rest of the batch"
+        )
         if isinstance(model, Differentiable):
             embedded = model.embedded(model.table[z])
             assert torch.allclose(embedded, log_prob, atol=1e-4), (
-                "embedded() must agree with the log-probability of the tokens"
+                "embedded() must return the log-probability of the tokens"
             )

@@ -1,4 +1,4 @@
-"""Checks of masking strategies: (a)–(f) of `modeling.masking`, and of masks that depend on visible tokens only."""
+"""Checks of masking strategies, (a)–(f) in `modeling.masking`, and of masks that depend only on visible tokens."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,23 +13,23 @@ from atat_zoo.diffusion.randomness import fold, mix, sequence_keys, to_unit
 from atat_zoo.testing.batches import VOCABULARY, Rows, called, close, for_examples, holds, is_tensor, rows, temperatures
 from atat_zoo.testing.training_step_checks import check_adaptive, variants
 
-_ROUNDING = 1e-6  # of p in float32, where a promise is exact in real numbers
+_ROUNDING = 1e-6  # error of p in float32 where a promise holds exactly for real numbers
 _HOT, _COLD = 1e6, 1e-5
 _DRAWN = 20_000
-# Which attribute of a strategy states the exception
-_DIRECTION = "; set direction = -1 if p falls with importance, or 0 if it ignores it"
+# The attribute with which a strategy states an exception
+_DIRECTION = "; set direction = -1 if p falls with importance, or 0 if it ignores importance"
 _POSITIONAL = "; set positional = True if p also depends on the position"
 _ERRORS = 6.0  # largest error of a mean, in standard errors
 
 
 def check_masking(strategy: Any, examples: int = 50) -> None:
-    """Check (a)–(f) of `modeling.masking` at many temperatures, unchanged inputs, and no use of random numbers."""
+    """Check (a)–(f) in `modeling.masking` at many temperatures, and that no input or random state changes."""
     for check in PROMISES.values():
         check(strategy, examples=examples)
 
 
 def check_rate(strategy: Any, examples: int = 50) -> None:
-    """Check (a), the mean of p is the rate, exactly at 0 and 1; and (e), tokens that are not maskable have p = 0."""
+    """Check (a), that the mean of p is the rate, exactly at 0 and 1, and (e), that p = 0 unless a token is maskable."""
 
     @for_examples(examples, drawn=rows(), temperature=temperatures())
     def holds_rate(drawn: Rows, temperature: float) -> None:
@@ -48,7 +48,7 @@ def check_rate(strategy: Any, examples: int = 50) -> None:
 
 
 def check_importance(strategy: Any, examples: int = 50) -> None:
-    """Check (b), p_i does not fall when I_i rises; for direction −1 it does not rise, for 0 it does not change."""
+    """Check (b), that p_i does not fall when I_i rises (or, for direction −1, rise, and for direction 0, change)."""
     direction = getattr(strategy, "direction", 1)
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.floats(0, 1))
@@ -67,7 +67,7 @@ def check_importance(strategy: Any, examples: int = 50) -> None:
 
 
 def check_nesting(strategy: Any, examples: int = 50) -> None:
-    """Check (c), p_i does not fall when r rises, so masks of one uniform number per token are nested."""
+    """Check (c), that p_i does not fall when r rises, so masks from the same uniform number per token are nested."""
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.one_of(st.floats(0, 1), st.just(1e-5)))
     def holds_nesting(drawn: Rows, temperature: float, share: float) -> None:
@@ -79,7 +79,7 @@ def check_nesting(strategy: Any, examples: int = 50) -> None:
 
 
 def check_limits(strategy: Any, examples: int = 50) -> None:
-    """Check (d), a high temperature gives p = r, and a low one a threshold whose ties share the rest.
+    """Check (d), that a high temperature gives p = r, and a low one gives a threshold whose ties share the rest.
 
     Strategies without a temperature pass.
     """
@@ -96,7 +96,7 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
         for ready in _variants(strategy, hot, drawn):
             p = _probabilities(ready, drawn)
             close(p, uniform, 1e-4, f"(d) at temperature {hot:g}, p must be the rate")
-        # The threshold is in importance, which is not all that a positional strategy reads.
+        # The threshold is in importance, but a positional strategy also reads the position.
         if direction == 0 or getattr(strategy, "positional", False) or cold > 1e-3:
             return
         wanted = _threshold(drawn.importance.double() * direction, drawn.rate, drawn.maskable)
@@ -111,7 +111,7 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
 
 
 def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Return p in the limit temperature → 0: 1 for the n·r highest scores, shared equally between tied tokens."""
+    """Return p in the limit temperature → 0, which is 1 for the n·r highest scores; tied tokens share equally."""
     score = score.masked_fill(~maskable, -torch.inf)
     ranked = score.sort(dim=-1).values
     up_to = torch.searchsorted(ranked, score, right=True)
@@ -121,7 +121,7 @@ def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
 
 def check_symmetry(strategy: Any, examples: int = 50) -> None:
-    """Check (f), equal importance gives p = r, permuting tokens permutes p, and rows are independent."""
+    """Check (f), that equal importance gives p = r, that permuting tokens permutes p, and that rows are independent."""
     positional = getattr(strategy, "positional", False)
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
@@ -145,7 +145,7 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
 
 
 def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:
-    """Yield the strategy, built, at the temperature clamped to its bounds; see `variants`."""
+    """Yield the built strategy at the temperature, clamped to the strategy's bounds; see `variants`."""
     if field := attrs.fields_dict(type(strategy)).get("temperature"):
         bounds = field.metadata.get("bounds", {})
         temperature = min(max(temperature, bounds.get("ge", temperature)), bounds.get("le", temperature))
@@ -175,7 +175,7 @@ def check_visible_text_masking(strategy: Any, examples: int = 50) -> None:
 
 
 def check_count(strategy: Any, examples: int = 50) -> None:
-    """Check that a strategy masks ⌊rn⌋ or ⌈rn⌉ of n maskable tokens, with mean rn for any scores."""
+    """Check that a strategy masks ⌊rn⌋ or ⌈rn⌉ of n maskable tokens, with mean rn, for any scores."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_count(drawn: Rows, seed: int) -> None:
@@ -185,10 +185,12 @@ def check_count(strategy: Any, examples: int = 50) -> None:
         expected, count = drawn.rate.double() * drawn.maskable.sum(-1), mask.sum(-1)
         holds(
             (count - expected).abs() < 1,
-            "the number of masked tokens must be rate × maskable tokens, rounded down or up",
+            "the number of masked tokens must be rate × number of maskable tokens, rounded down or up",
         )
-        holds(~mask[drawn.rate == 0], "at rate 0 no token may be masked")
-        holds(mask[drawn.rate == 1] == drawn.maskable[drawn.rate == 1], "at rate 1 every maskable token must be masked")
+        holds(~mask[drawn.rate == 0], "at rate 0, no token may be masked")
+        holds(
+            mask[drawn.rate == 1] == drawn.maskable[drawn.rate == 1], "at rate 1, every maskable token must be masked"
+        )
 
     for rate in (0.05, 0.3, 0.5, 0.77):
         expected, keys = rate * 6, sequence_keys(3, "mask", torch.arange(_DRAWN))
@@ -196,7 +198,9 @@ def check_count(strategy: Any, examples: int = 50) -> None:
         mask = _mask(strategy, tokens, torch.full((_DRAWN,), rate), torch.ones_like(tokens, dtype=torch.bool), keys)
         share = expected % 1
         error = (mask.sum(-1).double().mean() - expected).abs() / (share * (1 - share) / _DRAWN + 1e-12) ** 0.5
-        holds(error <= _ERRORS, "the mean number of masked tokens must be rate × maskable tokens", error.item())
+        holds(
+            error <= _ERRORS, "the mean number of masked tokens must be rate × number of maskable tokens", error.item()
+        )
 
 
 def check_visible(strategy: Any, examples: int = 50) -> None:
@@ -213,7 +217,7 @@ def check_visible(strategy: Any, examples: int = 50) -> None:
 
 
 def check_equal_scores(strategy: Any, examples: int = 50) -> None:
-    """Check that rows are independent, and that equal scores mask every token equally often."""
+    """Check that rows are independent and that equal scores mask every token equally often."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_rows(drawn: Rows, seed: int) -> None:
@@ -229,7 +233,7 @@ def check_equal_scores(strategy: Any, examples: int = 50) -> None:
     mask = strategy.draw_mask(lambda hidden: torch.full(hidden.shape, 0.5), torch.full((_DRAWN,), 0.5), maskable, keys)
     share = mask.double().mean(0)[maskable[0]]
     error = (share - share.mean()).abs() / (0.25 / _DRAWN) ** 0.5
-    holds(error <= _ERRORS, "with equal scores every token must be masked equally often", error.max())
+    holds(error <= _ERRORS, "with equal scores, every token must be masked equally often", error.max())
 
 
 PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
@@ -240,7 +244,7 @@ PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
 
 
 def _mask(strategy: Any, tokens: Tensor, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
-    """Return the strategy's mask for scores that hash all of z and the position, so that they change with any token."""
+    """Return the strategy's mask for scores that hash z and the position, and so change with any token."""
     position = torch.arange(tokens.shape[1])
 
     def scores(hidden: Tensor) -> Tensor:

@@ -18,11 +18,11 @@ from atat_zoo.evaluation.results.evaluation import MetricValue
 from atat_zoo.system.machine import lacking
 from atat_zoo.testing.batches import close
 
-Piece = dict[str, Any]  # arguments of `Metric.build().update`, of some rows
+Piece = dict[str, Any]  # arguments of `Metric.build().update` for some rows
 
 
 def check_metric(metric: Any) -> None:
-    """Check the contract of a metric: the same value for any split into updates, their order, and the ranks."""
+    """Check the contract of a metric: the same value however the data is split into updates and ranks, in any order."""
     assert Metric in metric.__class__.__mro__, "a metric must inherit from atat_zoo.evaluation.metrics.Metric"
     assert isinstance(metric.title, str), "a title must be a str"
     assert metric.title, "a metric must have a title"
@@ -42,16 +42,16 @@ def check_metric(metric: Any) -> None:
     assert torch.isfinite(torch.tensor(whole.value)), f"the value must be finite, not {whole.value}"
     assert whole.stderr is None or whole.stderr >= 0, f"a standard error must not be negative: {whole.stderr}"
     pieces = [pieces_of(rows) for rows in torch.arange(60).split(17)]
-    _same(_found(shown(metric, pieces[::-1])), whole, "another order of updates must give the same value")
+    _same(_found(shown(metric, pieces[::-1])), whole, "a different order of updates must give the same value")
     nothing = pieces_of(torch.arange(0))
     one, *others = (shown(metric, some) for some in (pieces[::2], pieces[1::2], [nothing]))
     for other in others:
         one.built[metric.title].merge_state(other.built[metric.title])
-    _same(_found(one), whole, "several ranks, one without data, must give the value of one rank")
+    _same(_found(one), whole, "several ranks, one of them without data, must give the same value as a single rank")
 
 
 def shown(metric: Metric, pieces: Sequence[Piece]) -> Metrics:
-    """Return the built metric after updates with some pieces."""
+    """Return the built metric after updates with the pieces."""
     metrics = Metrics(built([metric]), "cpu")
     for piece in pieces:
         metrics.show(**piece)
@@ -59,12 +59,12 @@ def shown(metric: Metric, pieces: Sequence[Piece]) -> Metrics:
 
 
 def example(metric: Metric) -> Callable[[Tensor], Piece]:
-    """Return a function from the indices of examples, int64 [N] below 60, to the arguments of an update."""
+    """Return a function from indices of examples, int64 [N] below 60, to the arguments of an update."""
     return predictions() if metric.reads == "predictions" else written(metric.ngrams)
 
 
 def predictions() -> Callable[[Tensor], Piece]:
-    """Return a function from indices to some of 60 predictions over 5 tokens in 7 sequences."""
+    """Return a function that selects from 60 predictions over 5 tokens in 7 sequences by index."""
     generator = torch.Generator().manual_seed(0)
     every = {
         "log_probs": (2 * torch.randn(60, 5, generator=generator)).log_softmax(1),
@@ -76,9 +76,9 @@ def predictions() -> Callable[[Tensor], Piece]:
 
 
 def written(sizes: tuple[int, ...] | None = None) -> Callable[[Tensor], Piece]:
-    """Return a function from indices to some of 60 texts, and to their n-gram overlap with 60 other texts.
+    """Return a function that selects from 60 texts by index, and adds their n-gram overlap with 60 other texts.
 
-    A token is a byte; a sentence is a piece.
+    Each byte is a token, and each sentence is a piece.
     """
     generator = np.random.default_rng(0)
     words = ["peace", "war", "the", "people", "of", "nation", "is", "free", "Étoile"]
@@ -112,12 +112,12 @@ def _pieces(text: str) -> list[Any]:
 
 
 class ToyJudge(JudgeModel):
-    """A judge model with an NLL of one nat for e and two nats for other letters; features are shares of vowels."""
+    """A judge model with an NLL of one nat for e and two nats for other letters, and shares of vowels as features."""
 
     title = "toy"
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return the NLL and the number of letters of each text; see `JudgeModel`."""
+        """Return the NLL and the number of letters in each text; see `JudgeModel`."""
         sizes = torch.tensor([len(text) for text in texts])
         return 2.0 * sizes.double() - torch.tensor([text.count("e") for text in texts]), sizes
 

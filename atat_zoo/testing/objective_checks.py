@@ -1,7 +1,8 @@
-"""Checks of objectives and bounds. B is the batch size, L the length and V the number of predictable tokens.
+"""Checks of objectives and bounds. B: batch size; L: length; V: number of predictable tokens.
 
-An objective is tested with a small network with random weights, and with an exact network of a toy distribution. The
-second reveals leaks: no bound is below the entropy of the text, unless the model has seen the tokens that it predicts.
+An objective is tested with a small network that has random weights, and with an exact network for a toy distribution.
+The latter reveals leaks, because a bound is below the entropy of the text only if the model has seen the tokens that it
+predicts.
 """
 
 from collections.abc import Callable
@@ -22,22 +23,22 @@ from atat_zoo.testing.backbone_checks import holds_gradients, randomised
 from atat_zoo.testing.batches import close, holds, is_tensor
 from atat_zoo.testing.toys import ExactBackbone, Hashed, Joint, toy
 
-V, L, N = 7, 6, 8  # of the small network: vocabulary, length, rows of a global batch
+V, L, N = 7, 6, 8  # for the small network: vocabulary size, length, rows in a global batch
 _SMALL: dict[str, Any] = {
     "position_sets": {"use": "strided", "stride": 2},
     "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"},
     "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
 }
-_DRAWS = 4  # masks of each sequence
+_DRAWS = 4  # masks per sequence
 _METHOD = (_DRAWS, ExactKBound())
-_REPEATS = 128  # estimates of each sequence of the toy
+_REPEATS = 128  # estimates for each sequence of the toy
 _ERRORS = 6.0  # largest error of an estimate, in standard errors
 
 
 def check_loss(objective: Any) -> None:
-    """Check that the loss is a finite scalar whose random numbers come from the batch's sample numbers only."""
+    """Check that the loss is a finite scalar whose random numbers come only from the sample numbers of the batch."""
     assert isinstance(getattr(objective, "exact", None), bool), (
-        "`exact` must be True if the bound is the likelihood, else False"
+        "`exact` must be True if the bound is the likelihood, and False otherwise"
     )
     module, batch = _small(objective), _batch()
     state = torch.get_rng_state()
@@ -47,9 +48,9 @@ def check_loss(objective: Any) -> None:
     holds(loss.isfinite(), "the loss must be finite", float(loss.detach()))
     for name, figure in result.items():
         assert name == "loss" or not figure.requires_grad, (
-            f"all outputs but the loss must be detached: {name} has a gradient"
+            f"all outputs except the loss must be detached, but {name} has a gradient"
         )
-    assert torch.equal(module.loss(batch)["loss"], loss), "the same batch must have the same loss"
+    assert torch.equal(module.loss(batch)["loss"], loss), "the same batch must give the same loss"
     assert torch.equal(torch.get_rng_state(), state), "all random numbers must come from the sample numbers"
     module.begin_step()
     module.end_step(lambda total: None, 0.5)
@@ -72,7 +73,7 @@ def check_gradient(objective: Any) -> None:
 
 
 def check_micro_batches(objective: Any) -> None:
-    """Check that the loss is a mean over rows: the row-weighted mean over micro-batches equals that of the batch."""
+    """Check that the loss is a mean over rows, so that the weighted mean over micro-batches is the batch's loss."""
     module, batch, by_sizes = _small(objective), _batch(), []
     for sizes in ([N], [3, 5], [1] * N):
         module.zero_grad()
@@ -96,7 +97,7 @@ def check_micro_batches(objective: Any) -> None:
 
 
 def check_padding(objective: Any) -> None:
-    """Check that the loss and the bound count only maskable tokens."""
+    """Check that the loss and the bound include only maskable tokens."""
     module, batch = _small(objective), _batch()
     empty = ~batch.maskable.any(1)
     tokens = torch.where(empty[:, None], (batch.tokens + 1) % V, batch.tokens)
@@ -109,7 +110,7 @@ def check_padding(objective: Any) -> None:
 
 
 def check_leak(objective: Any) -> None:
-    """Check that the loss never reads the tokens it predicts, with one maskable token that occurs nowhere else."""
+    """Check that the loss does not depend on the tokens it predicts, using a token that occurs only once."""
     hidden = V - 1
     tokens = _batch().tokens % hidden
     tokens[:, -1] = hidden
@@ -124,7 +125,7 @@ def check_leak(objective: Any) -> None:
 
 
 def check_objective_bound(objective: Any) -> None:
-    """Check that no bound of an exact network is below the entropy, and that each is a function of its keys."""
+    """Check that no bound from an exact network is below the entropy, and that each is a function of its keys."""
     joint = toy()
     context = Context(vocabulary_size=joint.vocabulary_size, length=joint.length, width=joint.vocabulary_size)
     backbone = ExactBackbone(joint, shifted=getattr(objective, "shifted", False))
@@ -139,20 +140,23 @@ def check_objective_bound(objective: Any) -> None:
     assert "nelbo" in bounds, "the bound under uniform masking must be named nelbo"
     for name, estimate in bounds.items():
         _holds_bound(joint, estimate.nelbo, name)
-        promise = f"{name}: a row's bound must depend on its key and not on the rest of the batch"
+        promise = f"{name}: a row's bound must depend on its key, not on the rest of the batch"
         close(alone[name].contribution, estimate.contribution[some], 1e-8, promise)
     first = next(iter(bounds.values()))
     close(own.weight, first.weight, 1e-9, "masks() must return the masks of the first bound")
     close(
-        own.contribution, first.contribution, 1e-6, "cross_entropy() must return the loss that the first bound averages"
+        own.contribution,
+        first.contribution,
+        1e-6,
+        "cross_entropy() must return the loss over which the first bound averages",
     )
 
 
 def check_denoiser(objective: Any) -> None:
-    """Check that the denoiser returns a distribution over V tokens per requested position, row by row."""
+    """Check that the denoiser returns a distribution over V tokens for each requested position and independent rows."""
     module = _small(objective).eval()
     denoiser = module.denoiser()
-    # The leftmost mask of each row, or the first in the order of a model that has one.
+    # The leftmost mask of each row, or the first mask in the order of a model that has an order.
     position, first = torch.arange(L), torch.arange(N) % L
     turn = denoiser.step_of(position)
     order = position if turn is None else turn * L + position
@@ -161,11 +165,11 @@ def check_denoiser(objective: Any) -> None:
     with torch.no_grad():
         log_probs = denoiser(z, None, where)
         assert log_probs.shape == (N, V), (
-            f"log-probabilities must be [N, V], one row per requested position, not {log_probs.shape}"
+            f"log-probabilities must be [N, V], one row per requested position, not {list(log_probs.shape)}"
         )
         close(log_probs.logsumexp(-1), torch.zeros(N), 1e-4, "the probabilities of a position must sum to 1")
         by_pairs = denoiser(z, None, (torch.arange(N), first))
-        close(by_pairs, log_probs, 1e-5, "pairs of row and position must give the log-probabilities of a mask")
+        close(by_pairs, log_probs, 1e-5, "pairs of row and position must give the same log-probabilities as a mask")
         close(
             denoiser(z[2:3], None, where[2:3]), log_probs[2:3], 1e-4, "a row must not depend on the rest of its batch"
         )
@@ -189,14 +193,14 @@ def check_objective(objective: Any) -> None:
 
 
 def check_bound(bound: Any) -> None:
-    """Check that an estimator of the bound is unbiased, within 6 standard errors, and a function of its keys."""
-    assert isinstance(bound.quantity or None, str), "`quantity` must be a name"
+    """Check that an estimate of the bound is unbiased, within 6 standard errors, and a function of its keys."""
+    assert isinstance(bound.quantity or None, str), "`quantity` must be a nonempty string"
     joint = toy()
     x = joint.states.repeat(_REPEATS, 1)
     maskable, keys = torch.ones_like(x, dtype=torch.bool), _keys(len(x))
     state = torch.get_rng_state()
     _holds_bound(joint, _estimated(bound, joint.denoiser, x, maskable, keys).nelbo, bound.quantity)
-    # An arbitrary denoiser, so that every mask has another loss: a wrong weight shows in each sequence.
+    # An arbitrary denoiser, so that every mask has a different loss and a wrong weight shows in each sequence.
     hashed = Hashed(joint.vocabulary_size)
     estimate = _estimated(bound, hashed, x, maskable, keys)
     if bound.quantity == "nelbo":
@@ -211,12 +215,12 @@ def check_bound(bound: Any) -> None:
     alone = _estimated(bound, hashed, x[some], maskable[some], keys[some])
     close(alone.contribution, estimate.contribution[some], 1e-9, "a row must not depend on the rest of its batch")
     other = _estimated(bound, hashed, x, maskable, keys + 1)
-    assert not torch.equal(other.contribution, estimate.contribution), "other keys must draw other masks"
+    assert not torch.equal(other.contribution, estimate.contribution), "different keys must draw different masks"
     assert torch.equal(torch.get_rng_state(), state), "all random numbers must come from the keys"
 
 
 def _estimated(bound: Any, denoiser: Any, x: Tensor, maskable: Tensor, keys: Tensor) -> Any:
-    """Return a bound's `Estimate` for a denoiser."""
+    """Return the `Estimate` of a bound for a denoiser."""
     losses = from_denoiser(denoiser)
     masks = list(bound.masks(maskable, keys, _DRAWS, LinearNoise()))
     for mask in masks:
@@ -226,16 +230,16 @@ def _estimated(bound: Any, denoiser: Any, x: Tensor, maskable: Tensor, keys: Ten
 
 
 def _holds_bound(joint: Joint, nelbo: Tensor, name: str) -> None:
-    """Check that estimates [R·S], R for each of S states, are not below the entropy."""
+    """Check that the mean of estimates [R·S], R for each of S states, is not below the entropy."""
     mean, error = _mean(nelbo, len(joint.p))
     expected, off = float((joint.p * mean).sum()), float((joint.p * error).square().sum().sqrt())
-    seen = f"{expected:.4f} ± {off:.4f} nats, and the entropy is {joint.entropy:.4f}"
-    promise = f"{name}: a bound must not be below the entropy of the text: {seen}"
+    seen = f"it is {expected:.4f} ± {off:.4f} nats, but the entropy is {joint.entropy:.4f}"
+    promise = f"{name}: a bound must not be below the entropy of the text; {seen}"
     assert expected >= joint.entropy - _ERRORS * off - 1e-6, promise
 
 
 def _mean(nelbo: Tensor, states: int) -> tuple[Tensor, Tensor]:
-    """Return the mean of each state's estimates and its standard error, both [S], from [R·S]."""
+    """Return the mean [S] of each state's estimates and its standard error [S], given `nelbo` [R·S]."""
     each = nelbo.double().view(-1, states)
     return each.mean(0), each.std(0) / len(each) ** 0.5
 
@@ -263,7 +267,7 @@ def _small(objective: Any) -> Any:
 
 
 def _batch(step: int = 0, **changes: Tensor) -> Batch:
-    """Return the global batch of a step, with some tensors changed; it has padding at row ends and one padding row."""
+    """Return the global batch of a step with `changes`; rows end with padding, and one consists entirely of padding."""
     tokens = torch.randint(0, V, (N, L), generator=torch.Generator().manual_seed(step))
     maskable = torch.arange(L) < torch.tensor([L, 3, 0, L, L, 5, L, 1])[:, None]
     whole = {"tokens": tokens, "maskable": maskable, "index": torch.arange(N) + step * N} | changes

@@ -1,4 +1,4 @@
-"""Checks of samplers and their components (docs/explanation/mathematics.md), with the denoiser `Hashed`."""
+"""Checks of samplers and their components (docs/explanation/mathematics.md), using a `Hashed` denoiser."""
 
 import itertools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from atat_zoo.generation.samplers.tokens_per_step import TokensPerStep
 from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
-# What every check draws: the seed, how sharp the denoiser's distributions are, and whether it has an importance.
+# Every check draws the seed, the sharpness of the denoiser's distributions, and whether it has an importance.
 _DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "seed": st.integers(-(2**63), 2**63 - 1),
     "sharpness": st.sampled_from([0.0, 3.0, 20.0]),
@@ -35,7 +35,7 @@ _DRAWN: dict[str, st.SearchStrategy[Any]] = {
 
 @attrs.frozen(kw_only=True)
 class Assembled(CompositeSampler):
-    """A sampler composed of components that need not be registered."""
+    """A sampler composed of components, which need not be registered."""
 
     name = "assembled"
     _parts: SamplerChoices
@@ -46,12 +46,12 @@ class Assembled(CompositeSampler):
 
 
 def assemble(**parts: Any) -> Assembled:
-    """Return a sampler with these fields of `SamplerChoices`; the other fields are those of `ancestral`."""
+    """Return a sampler with the given fields of `SamplerChoices`; all other fields are taken from `ancestral`."""
     return Assembled(parts=attrs.evolve(AncestralSampler(steps=6).parts(), **parts))
 
 
 def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
-    """Return z, int64 [B, L]: the first row is fully masked, the second has no mask, the others are in between."""
+    """Return z, int64 [B, L], in which the first row is fully masked, the second has no mask, and others have some."""
     keys = fold(torch.arange(rows), seed)
     tokens = (uniform(fold(keys, 1), length, torch.float64) * vocabulary_size).long()
     share = torch.tensor([1.0, 0.0, *[(i + 0.5) / max(rows - 2, 1) for i in range(rows)]])[:rows, None]
@@ -59,13 +59,13 @@ def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
 
 
 def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, list[dict[str, Any]]]:
-    """Return the result of `Sampler.sample` and the records of its decoding steps."""
+    """Return the result of `Sampler.sample` and a record of each decoding step."""
     trace: list[dict[str, Any]] = []
     return sampler.sample(*arguments, observe=trace.append, **options), trace
 
 
 def check_sampler(sampler: Sampler, examples: int = 20) -> None:
-    """Check the contract of a sampler: kept prompts, no masks left, the NFE, seeds, and independent rows."""
+    """Check the contract of a sampler: unchanged prompts, no masks left, the NFE, seeds, and independent rows."""
 
     @for_examples(examples, rows=st.integers(0, 5), length=st.integers(1, 12), v=st.integers(1, 6), **_DRAWN)
     def holds(rows: int, length: int, v: int, seed: int, sharpness: float, weighed: bool) -> None:
@@ -75,10 +75,10 @@ def check_sampler(sampler: Sampler, examples: int = 20) -> None:
 
 
 def check_policy(sampler: Sampler, examples: int = 20) -> None:
-    """Check the policy bound of a sampler; samplers without one pass.
+    """Check the policy bound of a sampler; samplers without a policy bound pass.
 
-    For one seed the choice of positions is a function of z, so the probabilities of all texts sum to 1. They do not if
-    the choice reads more than z, or if the bound uses other probabilities than sampling.
+    For a given seed, the choice of positions is a function of z, so the probabilities of all texts sum to 1. They do
+    not if the choice reads more than z, or if the bound and sampling use different probabilities.
     """
     if sampler.no_policy_bound_because:
         return
@@ -94,32 +94,34 @@ def check_policy(sampler: Sampler, examples: int = 20) -> None:
         scored = policy_nats(denoiser, sampler, texts, maskable, seeds, orders=orders)
         total = scored.nats.neg().exp().sum()
         assert abs(float(total) - 1) < 1e-9, (
-            "the probabilities of all texts do not sum to 1; if the policy bound cannot cover this sampler, set "
+            "the probabilities of all texts must sum to 1; if the policy bound cannot cover this sampler, set "
             "no_policy_bound_because to the reason"
         )
-        assert not bool(scored.contribution[~maskable].any()), "a given token adds to the policy bound"
+        assert not bool(scored.contribution[~maskable].any()), "given tokens must not add to the policy bound"
         if sampler.deterministic:
             other = policy_nats(denoiser, sampler, texts, maskable, seeds + 1)
             assert torch.equal(other.nats, scored.nats), (
-                "a deterministic choice of positions depends on the seed; leave out deterministic = True"
+                "a deterministic choice of positions must not depend on the seed; remove deterministic = True"
             )
 
 
 def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
-    """Check the contract of samplers on one batch z, int64 [B, L], with seeds, int64 [B].
+    """Check the contract of samplers on a batch z, int64 [B, L], with seeds, int64 [B].
 
     `make` returns a new denoiser that counts the rows it has `evaluated`. Pass `alone=False` for a float32 network,
-    whose sums depend on the batch; otherwise each row must give the same text by itself as in the batch.
+    whose sums depend on the batch; otherwise, each row must give the same text on its own as in the batch.
     """
     denoiser, kept = make(), z.clone()
     made, trace = traced(sampler, denoiser, z, seeds)
     v, masked = denoiser.mask_id, kept == denoiser.mask_id
-    assert torch.equal(z, kept), "the caller's tokens were changed"
-    assert torch.equal(made.tokens[~masked], kept[~masked]), "a given token was changed"
-    assert bool((made.tokens >= 0).all()), "a token is negative"
-    assert bool((made.tokens < v).all()), "the sampler left a mask in the text, or sampled one"
-    assert torch.equal(made.nfe > 0, masked.any(1)), "NFE must be 0 for a row without masks, and above 0 otherwise"
-    assert int(made.nfe.max() if len(z) else 0) <= made.max_nfe, "the sampler made more forward passes than max_nfe"
+    assert torch.equal(z, kept), "the sampler must not change the caller's tokens"
+    assert torch.equal(made.tokens[~masked], kept[~masked]), "given tokens must not be changed"
+    assert bool((made.tokens >= 0).all()), "tokens must not be negative"
+    assert bool((made.tokens < v).all()), "the sampler must fill every mask with a token"
+    assert torch.equal(made.nfe > 0, masked.any(1)), "nfe must be 0 for a row without masks, and above 0 otherwise"
+    assert int(made.nfe.max() if len(z) else 0) <= made.max_nfe, (
+        "the sampler must not make more forward passes than max_nfe"
+    )
     assert denoiser.evaluated == int(made.nfe.sum()), "nfe must be the number of forward passes"
     assert torch.equal(_replayed(kept, trace, v), made.tokens), "replaying the trace must give the text"
 
@@ -127,16 +129,20 @@ def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Te
         forced, steps = TeacherForcing(made.tokens), list[dict[str, Any]]()
         along = sampler.score_text(make(), z, seeds, forced, observe=steps.append)
         assert steps == trace, "score_text() must take the same decoding steps as sample()"
-        assert torch.equal(along.nfe, made.nfe), "score_text() must have the same NFE as sample()"
-        assert bool(forced.nats.isfinite().all()), "the sampler sampled a token to which it assigns probability 0"
+        assert torch.equal(along.nfe, made.nfe), "score_text() must have the same nfe as sample()"
+        assert bool(forced.nats.isfinite().all()), (
+            "the sampler must not sample a token to which it assigns probability 0"
+        )
 
     again = sampler.sample(make(), z, seeds)
-    assert torch.equal(again.tokens, made.tokens), "the same seed gave another text"
+    assert torch.equal(again.tokens, made.tokens), "the same seed must give the same text"
     for row in range(len(z) if alone else 0):
         cut = slice(row, row + 1)
         single = sampler.sample(make(), z[cut], seeds[cut])
-        assert torch.equal(single.tokens, made.tokens[cut]), "the result for a row depends on the rest of the batch"
-        assert torch.equal(single.nfe, made.nfe[cut]), "the NFE of a row depends on the rest of the batch"
+        assert torch.equal(single.tokens, made.tokens[cut]), (
+            "the result for a row must not depend on the rest of the batch"
+        )
+        assert torch.equal(single.nfe, made.nfe[cut]), "the nfe of a row must not depend on the rest of the batch"
 
 
 def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tensor:
@@ -146,7 +152,7 @@ def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tens
             tokens[record["hidden"]["rows"], record["hidden"]["positions"]] = mask_id
         else:
             assert bool((tokens[record["rows"], record["positions"]] == mask_id).all()), (
-                "the sampler filled a position that was not masked"
+                "the sampler must fill only masked positions"
             )
             tokens[record["rows"], record["positions"]] = torch.tensor(record["tokens"], dtype=torch.int64)
     return tokens
@@ -155,7 +161,7 @@ def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tens
 def example_step(
     needs: frozenset[str], *, rows: int = 4, length: int = 9, vocabulary_size: int = 5, seed: int = 0
 ) -> Step:
-    """Return a decoding step in the middle of sampling, with the fields in `needs`, for rows with open positions."""
+    """Return a decoding step from the middle of sampling, with the fields in `needs`, for rows with open positions."""
     z = noisy(rows + 1, length, vocabulary_size, seed)[[0, *range(2, rows + 1)]]
     z[:, 0] = vocabulary_size
     keys, open_, denoiser = fold(torch.arange(rows), seed), z == vocabulary_size, Hashed(vocabulary_size)
@@ -192,24 +198,24 @@ def example_step(
 
 
 def check_order(order: Order, examples: int = 20) -> None:
-    """Check the contract of a decoding order, and the contract of a sampler with it."""
+    """Check the contract of a decoding order, and of a sampler that uses it."""
     step = example_step(order.needs)
     score = order(step)
     assert score.dtype.is_floating_point, "an order must return floating-point scores"
     is_tensor(score, "scores, one per position", score.dtype, step.open.shape)
-    assert not bool(score[step.open].isnan().any()), "a score is NaN"
-    assert torch.equal(order(step), score), "the same step gave other scores"
+    assert not bool(score[step.open].isnan().any()), "an order must not return NaN as a score"
+    assert torch.equal(order(step), score), "an order must return the same scores for the same step"
     available = {"log_probs", "importance", "order_weights", "drawn", "history"}
     _holds_in_a_sampler(order.needs, available, examples, order=order)
 
 
 def check_tokens_per_step(tokens_per_step: TokensPerStep, examples: int = 20) -> None:
-    """Check the contract of `tokens_per_step`, and the contract of a sampler with it."""
+    """Check the contract of `tokens_per_step`, and of a sampler that uses it."""
     most = [tokens_per_step.max_steps_for(n) for n in range(1, 200)]
     assert most[0] >= 1, "max_steps_for() must return at least 1"
-    assert most == sorted(most), "max_steps_for() must not fall with the length"
+    assert most == sorted(most), "max_steps_for() must not decrease as the length grows"
     rates = tokens_per_step.rates(0)
-    assert rates is None or 0 <= rates[1] <= rates[0] <= 1, "rates must be in [0, 1] and not rise"
+    assert rates is None or 0 <= rates[1] <= rates[0] <= 1, "rates must be in [0, 1] and must not rise"
     step = example_step(tokens_per_step.needs)
     step.ranking = step.open.double().sort(dim=1, descending=True, stable=True).indices
     step.rates = tokens_per_step.rates(step.number % most[0])
@@ -220,40 +226,42 @@ def check_tokens_per_step(tokens_per_step: TokensPerStep, examples: int = 20) ->
     number = (taken & step.open).sum(1) if taken.dtype == torch.bool else taken
     known = tokens_per_step.needs <= {"log_probs", "history"}
     assert not (tokens_per_step.needs and known) or bool((number >= 1).all()), (
-        "num_to_unmask() with `needs` must unmask at least one token per row; "
-        "set needs = frozenset() if it does not read them"
+        "with nonempty `needs`, num_to_unmask() must unmask at least one token per row; "
+        "set needs = frozenset() if it reads none of these fields"
     )
     _holds_in_a_sampler(tokens_per_step.needs, {"log_probs", "history"}, examples, tokens_per_step=tokens_per_step)
 
 
 def check_remasking(remasking: Remasking, examples: int = 20) -> None:
-    """Check the contract of remasking, and the contract of a sampler with it."""
+    """Check the contract of remasking, and of a sampler that uses it."""
     step = example_step(remasking.needs)
     step.fresh = torch.zeros_like(step.open)
     rate = torch.as_tensor(remasking.rate(step))
-    assert bool(((rate >= 0) & (rate <= 1)).all()), "a rate must be in [0, 1]"
+    assert bool(((rate >= 0) & (rate <= 1)).all()), "rate() must return a rate in [0, 1]"
     is_tensor(remasking(step), "hidden positions", torch.bool, step.open.shape)
     _holds_in_a_sampler(remasking.needs, {"confidence", "rescored"}, examples, remasking=remasking)
 
 
 def check_stopping_rule(stop: StoppingRule, examples: int = 20) -> None:
-    """Check the contract of a stopping rule, and the contract of a sampler with it."""
+    """Check the contract of a stopping rule, and of a sampler that uses it."""
     step = example_step(stop.needs)
     stopped = stop(step)
     is_tensor(stopped, "finished rows", torch.bool, step.rows.shape)
-    assert stop.active or not bool(stopped.any()), "a stopping rule with active = False stopped; set active = True"
+    assert stop.active or not bool(stopped.any()), (
+        "a stopping rule with active = False must not stop; set active = True"
+    )
     _holds_in_a_sampler(stop.needs, {"log_probs", "history"}, examples, stopping_rule=stop)
 
 
 def check_token_sampling(draw: TokenSampling, examples: int = 20) -> None:
-    """Check the contract of `token_sampling`: a function of key and distribution, and of a sampler with it."""
+    """Check the contract of `token_sampling`, a function of key and distribution, and of a sampler that uses it."""
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
 
     @for_examples(examples, v=st.integers(1, 40), seed=st.integers(0, 2**63 - 1))
     def holds(v: int, seed: int) -> None:
         keys = fold(torch.arange(len(rows)), seed)
-        # The two ends of the uniform as well.
+        # Both ends of the uniform distribution as well.
         keys[:2] = torch.tensor([0, -1])
         logits = uniform(fold(keys, 1), v, torch.float64) * 30
         excluded = uniform(fold(keys, 2), v) < 0.5
@@ -261,9 +269,9 @@ def check_token_sampling(draw: TokenSampling, examples: int = 20) -> None:
         log_probs = logits.masked_fill(excluded, -torch.inf).log_softmax(-1)
         drawn = draw(log_probs, keys, step, rows)
         is_tensor(drawn, "one token per distribution", torch.int64, keys.shape)
-        assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token of probability 0 was sampled"
+        assert not bool(excluded.gather(1, drawn[:, None]).any()), "a token with probability 0 must not be sampled"
         assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), (
-            "a sampled token depends on the rest of the batch"
+            "a sampled token must not depend on the rest of the batch"
         )
         _holds_frequencies(draw, log_probs[0], step, seed)
 
@@ -271,7 +279,7 @@ def check_token_sampling(draw: TokenSampling, examples: int = 20) -> None:
 
 
 def _holds_frequencies(draw: TokenSampling, log_probs: Tensor, step: Step, seed: int) -> None:
-    """Check that sampled tokens follow `log_prob` for one distribution [V], within six standard errors plus six."""
+    """Check that counts of sampled tokens match `log_prob` for a distribution [V] within six standard errors plus 6."""
     V, number = len(log_probs), torch.arange(512)
     counts = draw(log_probs.expand(512, V), fold(number, seed), step, 0 * number).bincount(minlength=V)
     said = draw.log_prob(number[:V], log_probs.expand(V, V), step, 0 * number[:V]).exp()
@@ -283,7 +291,7 @@ def _holds_frequencies(draw: TokenSampling, log_probs: Tensor, step: Step, seed:
 
 
 def _holds_in_a_sampler(needs: frozenset[str], available: set[str], examples: int, **part: Any) -> None:
-    """Check that `needs` has only fields that a step provides for this kind, and the contract of a sampler."""
-    assert needs <= available, f"unknown needs: {', '.join(sorted(needs - available))}"
+    """Check that `needs` contains only fields that a step provides for this kind, and the contract of a sampler."""
+    assert needs <= available, f"needs must not contain unknown fields such as {', '.join(sorted(needs - available))}"
     check_sampler(assemble(**part), examples)
     check_policy(assemble(**part), examples)

@@ -1,4 +1,4 @@
-"""The modules of the conformance suite, by the contracts that they check."""
+"""The contracts that each module of the conformance suite checks."""
 
 _CHECKED = {
     "guidance_checks": "classifier guidance",
@@ -13,5 +13,5 @@ _CHECKED = {
     "data_checks": "boundary corpus detokenizer judge tokenizer transform",
     "training_checks": "algorithm callback logger optimizer schedule",
 }
-#: The module with `check_KIND`, by kind and by the few other contracts that have one.
+#: The module that defines `check_X`, for each kind X and the few other contracts that have a check.
 SUITES = {what: module for module, checked in _CHECKED.items() for what in checked.split()}

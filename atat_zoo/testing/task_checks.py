@@ -1,4 +1,4 @@
-"""Checks of tasks, on an untrained model."""
+"""Checks of tasks on an untrained model."""
 
 import json
 import math
@@ -23,9 +23,9 @@ from atat_zoo.testing.component_examples import written
 
 
 def check_task(task: Any, run: Path | None = None) -> None:
-    """Check the contract of a task whose files exist: the same scores for the same items in any batch size.
+    """Check the contract of a task whose files exist: the same scores for the same items with any batch size.
 
-    `run` is the folder of the evaluated run (default: a small run with random weights).
+    `run` is the folder of the run to evaluate (default: a small run with random weights).
     """
     assert Task in task.__class__.__mro__, "a task must inherit from atat_zoo.evaluation.tasks.Task"
     with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +33,7 @@ def check_task(task: Any, run: Path | None = None) -> None:
 
 
 def small_run(folder: Path, *, dialogues: bool = False) -> Path:
-    """Write the folder of a run with random weights and sequences of 32 bytes, and return its path."""
+    """Write the folder of a run with random weights and sequences of 32 bytes, and return the path of the folder."""
     shards = {"lanes": 2, "sequences_per_member": 8, "sequences_per_shard": 64}
     table: dict[str, Any] = {
         "name": "small",
@@ -79,7 +79,7 @@ def _check(task: Any, run: Path) -> None:
     for name, score in scores.items():
         _check_score(name, score)
     assert all(isinstance(note, str) for note in task.notes(model)), "notes must be str"
-    assert told == sorted(told), f"progress must not go back: {told}"
+    assert told == sorted(told), f"progress must not decrease: {told}"
     assert all(0 <= done <= total for done, total in told), f"progress must not exceed its total: {told}"
     assert not told or told[-1][0] == told[-1][1], f"progress must end at its total: {told[-1]}"
     after = model.module.state_dict()
@@ -88,19 +88,19 @@ def _check(task: Any, run: Path) -> None:
     )
     assert not model.module.training, "measure() must leave the model in evaluation mode"
     assert json.dumps(task.inputs(model.experiment), sort_keys=True) == inputs, (
-        "inputs() must return the same each time"
+        "inputs() must return the same value each time"
     )
     evaluation: Any = model.experiment.evaluation
     experiment = attrs.evolve(model.experiment, evaluation=attrs.evolve(evaluation, batch_size=3))
     torch.manual_seed(2)
     for promise, other in (
         ("the same seed must give the same scores", model),
-        ("another batch size must give the same scores", attrs.evolve(model, experiment=experiment)),
+        ("a different batch size must give the same scores", attrs.evolve(model, experiment=experiment)),
     ):
         again = task.measure(other, run, seed=3)
         assert [name for name, score in again.items() if not isinstance(score, str)] == list(scores), promise
         for name, score in scores.items():
-            if score.of:  # a time, for example, is of no items
+            if score.of:  # a time, for example, does not belong to items
                 assert again[name].of == score.of, promise
                 close(
                     torch.tensor(again[name].value), torch.tensor(score.value), 1e-4 * abs(score.value) + 1e-6, promise
@@ -111,7 +111,7 @@ def _check_score(name: Any, score: Any) -> None:
     assert isinstance(name, str), f"the name of a score must be a str, not {name!r}"
     assert name, "the name of a score must not be empty"
     assert isinstance(score, Score), (
-        f"{name}: a score must be an atat_zoo.evaluation.results.task_results.Score, as `Score.over` returns one"
+        f"{name}: a score must be an atat_zoo.evaluation.results.task_results.Score, such as returned by `Score.over`"
     )
     assert score.quantity, f"{name}: a score must name its quantity"
     assert math.isfinite(score.value), f"{name}: a score must be finite, not {score.value}"

@@ -1,6 +1,6 @@
-"""Small models with known probabilities, as references for bounds and samplers.
+"""Small models with known probabilities, which serve as references for bounds and samplers.
 
-S states of the joint, V tokens, L positions; the mask is id V.
+The joint distribution has S states, V tokens and L positions; the mask has the id V.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
-# Entropy in nats of the toy of docs/explanation/mathematics.md, which every bound with exact weights must reach.
+# Entropy in nats of the toy in docs/explanation/mathematics.md, which every bound with exact weights must reach.
 ENTROPY = 1.910914
 
 
 class FunctionDenoiser(Denoiser):
-    """A denoiser that calls a function of tokens, t and where, with optional attributes and importance."""
+    """A denoiser that calls a function of (tokens, t, where), with optional attributes and importance."""
 
     def __init__(self, function: Callable[..., Tensor], mask_id: int, *, importance: Any = None, **facts: Any) -> None:
         self.function, self.mask_id, self.weigh = function, mask_id, importance
@@ -34,19 +34,19 @@ class FunctionDenoiser(Denoiser):
         return self.function(tokens, t, where)
 
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the given importance, or None."""
+        """Return the importance from the given function, or None if there is none."""
         return self.weigh(tokens, masked) if self.weigh else None
 
 
 class Joint:
     """A joint distribution over V^L sequences, its exact denoiser and its entropy."""
 
-    states: Tensor  #: all sequences, in the order of counting, int64 [S, L]
-    p: Tensor  #: their probabilities, float64 [S]
+    states: Tensor  #: all sequences, int64 [S, L], in counting order
+    p: Tensor  #: the probabilities of the sequences, float64 [S]
     denoiser: Denoiser  #: the exact p(x_i | z)
 
     def __init__(self, weights: Tensor | list[float], length: int, vocabulary_size: int) -> None:
-        """Normalise `weights` [S], one per sequence in the order 0…00, 0…01, … in base V."""
+        """Create a joint from unnormalised `weights` [S] of the sequences 0…00, 0…01, … in base V."""
         self.length, self.vocabulary_size, self.mask_id = length, vocabulary_size, vocabulary_size
         weights = torch.as_tensor(weights, dtype=torch.float64)
         self.states = torch.tensor(list(itertools.product(range(vocabulary_size), repeat=length)), dtype=torch.int64)
@@ -57,16 +57,16 @@ class Joint:
 
     @property
     def entropy(self) -> float:
-        """Return −Σ P log P, in nats."""
+        """The entropy −Σ P log P in nats."""
         return float(torch.special.entr(self.p).sum())
 
     def index(self, tokens: Tensor) -> Tensor:
-        """Return the index of each sequence among the states, int64 [B], from int64 [B, L]."""
+        """Return the index, int64 [B], of each sequence in `tokens`, int64 [B, L], among the states."""
         place = torch.tensor([self.vocabulary_size**i for i in range(self.length - 1, -1, -1)])
         return (tokens.cpu() * place).sum(-1)
 
     def marginals(self, tokens: Tensor) -> Tensor:
-        """Return p(x_i = v | the visible tokens of z), float64 [B, L, V]."""
+        """Return p(x_i = v | the visible tokens of z), float64 [B, L, V], given z as `tokens`."""
         z = tokens.cpu().unsqueeze(1)
         agrees = ((z == self.states) | (z == self.mask_id)).all(-1)
         weight = agrees * self.p
@@ -80,16 +80,16 @@ class Joint:
 
 
 def toy() -> Joint:
-    """Return the joint of docs/explanation/mathematics.md: L = 3, V = 2, P(000, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
+    """Return the joint from docs/explanation/mathematics.md: L = 3, V = 2, P(000, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
     return Joint([4, 1, 2, 3, 1, 5, 2, 6], length=3, vocabulary_size=2)
 
 
 class ExactBackbone(nn.Module):
-    """A backbone that knows a joint: its hidden states are log p(x_i | the tokens that position i attends to).
+    """A backbone for a known joint, whose hidden states are log p(x_i | the tokens that position i attends to).
 
     D = V, the head is the identity, and all tensors are float64. `shift` (default: log V) is added to the logits,
-    because objectives of ratios subtract it. With `shifted`, and always with causal attention, position i reads the
-    previous token, or a mask at the first position.
+    because objectives for ratios subtract it. With `shifted`, and always with causal attention, each position reads the
+    previous token, and the first position reads a mask.
     """
 
     reads_time = False
@@ -116,7 +116,7 @@ class ExactBackbone(nn.Module):
             z = torch.full((B, L), m)
             for j in range(T):
                 k = place[:, j] - int(shifted)
-                # What stands before the text, or behind it, tells nothing.
+                # Positions before or after the text carry no information.
                 told = seen[:, i, j] & (tokens[:, j] != m) & (k >= 0) & (k < L)
                 z[row, k.clamp(0, L - 1)] = torch.where(told, tokens[:, j], z[row, k.clamp(0, L - 1)])
             found.append(self.joint.marginals(z)[row, place[:, i].clamp(0, L - 1)].log() + self.shift)
@@ -124,24 +124,25 @@ class ExactBackbone(nn.Module):
 
 
 class Hashed(FunctionDenoiser):
-    """A denoiser whose log-probabilities are a hash of the row's z, the position and the token.
+    """A denoiser whose log-probabilities are a hash of a row's z, the position and the token.
 
-    It changes wherever z changes, works for any V and L, and gives a row the same numbers in any batch, so that any
-    leak between rows shows. It counts its `calls`, the rows in them (`evaluated`) and the positions (`asked`).
+    Its output changes whenever z changes. It works for any V and L, and gives a row the same numbers in any batch, so
+    that leaks between rows become visible. It counts its `calls`, the rows in them (`evaluated`) and the positions
+    (`asked`).
     """
 
     gives_order_weights = scores_visible_tokens = True
 
     def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0, **facts: Any) -> None:
-        """Draw logits from [0, sharpness); `facts` are those of a `FunctionDenoiser`."""
+        """Create a denoiser with logits in [0, sharpness) and the attributes `facts` of a `FunctionDenoiser`."""
         super().__init__(self.hashed, vocabulary_size, **facts)
         self.sharpness, self.seed = sharpness, seed
         self.calls = self.evaluated = self.asked = 0
 
     def hashed(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return log-probabilities, float64 [N, V]; raise ValueError for a visible position."""
+        """Return log-probabilities, float64 [N, V]; raise a ValueError for a visible position."""
         if not bool((tokens == self.mask_id)[where].all()):
-            raise ValueError("the denoiser was called at a position that is not masked")
+            raise ValueError("the denoiser must be called only at masked positions")
         self.calls += 1
         self.evaluated += len(tokens)
         self.asked += len(pairs(where)[0])
@@ -156,19 +157,19 @@ class Hashed(FunctionDenoiser):
         return logits.log_softmax(-1)
 
     def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities, and reverse log-weights computed from them; see `Denoiser`."""
+        """Return log-probabilities and the reverse log-weights computed from them; see `Denoiser`."""
         log_probs = self(tokens, t, where)
         return log_probs, -log_probs[:, 0]
 
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities, and those of the visible tokens by the same hash; see `Denoiser`."""
+        """Return log-probabilities, and those of the visible tokens from the same hash; see `Denoiser`."""
         if bool((tokens == self.mask_id)[visible].any()):
-            raise ValueError("the denoiser was called for the probability of a mask")
+            raise ValueError("the denoiser must not be called for the probability of a mask")
         log_probs = self(tokens, t, where)
         return log_probs, self._hashed(tokens, visible).gather(1, tokens[visible].unsqueeze(1)).squeeze(1)
 
 
 def hashed_importance(tokens: Tensor, masked: Tensor) -> Tensor:
-    """Return an arbitrary importance, float32 [B, L]: a hash of token and position."""
+    """Return an arbitrary importance, float32 [B, L], which is a hash of token and position."""
     position = torch.arange(tokens.shape[1], device=tokens.device)
     return to_unit(fold(fold(tokens, 1), position))

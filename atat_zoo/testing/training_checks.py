@@ -20,7 +20,7 @@ from atat_zoo.testing.batches import for_examples
 
 
 class Bowl(nn.Module):
-    """A convex loss in a matrix and a vector: the squared error of a linear map of 8 rows."""
+    """A convex loss of a matrix and a vector: the squared error of a linear map on 8 rows."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Bowl(nn.Module):
 
 
 def step(model: Bowl, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
-    """Make optimizer steps with a closure that clears the gradients, as some trainers do."""
+    """Take optimizer steps with a closure that clears the gradients, as some trainers do."""
 
     def closure() -> float:
         optimizer.zero_grad()
@@ -59,7 +59,7 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
         model.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
         made = optimizer.build(model)
         listed = [p for group in made.param_groups for p in group["params"]]
-        assert len(listed) == len({id(p) for p in listed}), "a parameter must be in one group only"
+        assert len(listed) == len({id(p) for p in listed}), "a parameter must be in only one group"
         assert all(p.requires_grad for p in listed), "a frozen parameter must not be in a group"
         assert {id(p) for p in listed} == {id(p) for p in model.linear.parameters()}, (
             "every trained parameter must be in a group"
@@ -69,9 +69,9 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
         first = float(model().detach())
         step(model, made, 20)
         assert all(not torch.equal(a, b) for a, b in zip(before, listed, strict=True)), (
-            "every parameter must change in a step"
+            "every trained parameter must change within 20 steps"
         )
-        assert float(model().detach()) < first, "the optimizer must lower a convex loss in 20 steps"
+        assert float(model().detach()) < first, "the optimizer must lower a convex loss within 20 steps"
 
         resumed = copy.deepcopy(model)
         other = optimizer.build(resumed)
@@ -80,7 +80,7 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
         step(resumed, other, 3)
         for name, parameter in model.named_parameters():
             assert torch.equal(parameter, resumed.get_parameter(name)), (
-                "state_dict must restore the optimizer bit for bit"
+                "state_dict() must restore the optimizer bit for bit"
             )
 
         straight, turned = Bowl(seed), Bowl(seed)
@@ -89,7 +89,7 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
             step(network, optimizer.build(network), 3)
         for name, parameter in straight.named_parameters():
             same = torch.equal(parameter, turned.get_parameter(name))
-            assert same, f"{name} must change the same in any order of the parameters"
+            assert same, f"the update of {name} must not depend on the order of the parameters"
 
 
 def check_schedule(schedule: Any, examples: int = 10) -> None:
@@ -103,16 +103,18 @@ def check_schedule(schedule: Any, examples: int = 10) -> None:
             assert math.isfinite(rate), f"the learning rate must be finite at step {at} of {steps}"
             assert rate >= 0, f"the learning rate must not be negative at step {at} of {steps}"
             assert rate <= 1 + 1e-9, f"the learning rate must be at most its peak at step {at} of {steps}"
-            assert math.isclose(quarter, rate / 4, rel_tol=1e-9), "every group must have the same share of its peak"
-        assert any(rate > 0 for rate, _ in rates[:-1]), "some training step must have a learning rate above 0"
+            assert math.isclose(quarter, rate / 4, rel_tol=1e-9), (
+                "every group must have the same fraction of its peak learning rate"
+            )
+        assert any(rate > 0 for rate, _ in rates[:-1]), "at least one training step must have a learning rate above 0"
         cut = min(cut, steps)
         _, state = _rates(schedule, steps, to=cut)
         continued, _ = _rates(schedule, steps, state=state)
-        assert continued == rates[cut:], "state_dict must restore the schedule exactly"
+        assert continued == rates[cut:], "state_dict() must restore the schedule exactly"
 
 
 def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) -> tuple[list[list[float]], Any]:
-    """Return the learning rates of two groups (peaks 1 and 1/4) at each step from `state` to `to`, and the state."""
+    """Return the learning rates of two groups with peaks 1 and 1/4 at each step from `state` to `to`, and the state."""
     groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (1.0, 0.25)]
     optimizer = torch.optim.SGD(groups)
     made = schedule.build(optimizer, steps)
@@ -128,7 +130,7 @@ def _rates(schedule: Any, steps: int, to: int | None = None, state: Any = None) 
 
 
 def check_logger(logger: Any) -> None:
-    """Check the contract of a logger: it logs metrics and closes, and a resumed run keeps the earlier log."""
+    """Check the contract of a logger: it logs metrics and closes, and resuming a run keeps the earlier log."""
     installed(logger)
     # Nothing is sent to a server.
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, {"WANDB_MODE": "offline"}):
@@ -141,7 +143,7 @@ def check_logger(logger: Any) -> None:
 
 
 def check_callback(callback: Any) -> None:
-    """Check the contract of a callback: training runs with it, and a checkpoint restores its state."""
+    """Check the contract of a callback: training with it gives the same weights, and its state can be restored."""
     installed(callback)
     made = callback.build()
     assert torch.equal(_train((made,)), _train()), "a callback must not change the trained weights"
@@ -151,11 +153,11 @@ def check_callback(callback: Any) -> None:
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """Check the contract of an algorithm: training with it gives finite weights, the same ones each time."""
+    """Check the contract of an algorithm: training with it gives finite weights, which are the same each time."""
     installed(algorithm)
     one, two = (_train(algorithms=[algorithm.build()]) for _ in range(2))
     assert bool(one.isfinite().all()), "the trained weights must be finite"
-    assert torch.equal(one, two), "two training runs with one seed must give the same weights"
+    assert torch.equal(one, two), "two training runs with the same seed must give the same weights"
 
 
 def installed(part: Any) -> None:
@@ -166,13 +168,13 @@ def installed(part: Any) -> None:
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    # A link, as to the newest of several logs, may move on.
+    # A link, for example to the newest of several logs, may change.
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def _train(callbacks: tuple[Any, ...] = (), **parts: Any) -> torch.Tensor:
-    """Train a `Bowl` for 4 steps with Composer, log metrics, and return its weights."""
+    """Train a `Bowl` for 4 steps with Composer while logging metrics, and return its weights."""
     from composer import Callback, Trainer
     from composer.models import ComposerModel
 
@@ -193,7 +195,7 @@ def _train(callbacks: tuple[Any, ...] = (), **parts: Any) -> torch.Tensor:
 
     model = TinyModel()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Composer's, of what a CPU lacks
+        warnings.simplefilter("ignore")  # Composer warns about features that a CPU lacks
         trainer = Trainer(
             model=model,
             train_dataloader=DataLoader([torch.zeros(1)] * 8, batch_size=2),  # type: ignore[arg-type]

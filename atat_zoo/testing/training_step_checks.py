@@ -31,7 +31,7 @@ from atat_zoo.testing.batches import (
 _DRAWN = 20_000
 _PROGRESS = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1))
 _POINTS, _INTERVALS = 2**16, 16
-# Rates of an interval are compared where this share of the rows is in it: elsewhere there are too few points.
+# The rates in an interval are compared only if it contains this share of the rows; otherwise there are too few points.
 _ENOUGH = 0.005
 
 
@@ -47,15 +47,15 @@ def check_noise(noise: Any, examples: int = 50) -> None:
             is_tensor(alpha, "α", dtype, t.shape)
             holds((alpha >= 0) & (alpha <= 1), "α must be in [0, 1]")
             holds(alpha.diff() <= 4 * torch.finfo(dtype).eps, "α must not rise by more than rounding error")
-        # Short of 1, where α may be clamped: at its bound a clamp has slope 1 in torch 2.7, and 0 in 2.15.
+        # Exclude 1, where α may be clamped: at its bound, a clamp has slope 1 in torch 2.7, but 0 in 2.15.
         inner = t[t > 0].clamp(max=1 - 1e-9).requires_grad_()
         alpha = noise.alpha(inner)
         (slope,) = torch.autograd.grad(alpha.sum(), inner)
-        # Where the rate is tiny, 1 − α is not precise enough for a comparison.
+        # If the rate is tiny, 1 − α is not precise enough for a comparison.
         precise = (1 - alpha > 1e-6).detach()
         weight = noise.weight(inner).detach()[precise]
         wanted = (-slope / (1 - alpha)).detach()[precise]
-        # Relative to 1 + the weight: it grows without bound towards t = 0, and may vanish at t = 1.
+        # Relative to 1 + the weight, which grows without bound towards t = 0 and may vanish at t = 1.
         close((weight - wanted) / (1 + wanted), torch.zeros_like(wanted), 1e-6, "the weight must be −α'/(1 − α)")
 
     @for_examples(examples, share=st.lists(st.floats(0, 1), min_size=1, max_size=20))
@@ -70,23 +70,25 @@ def check_noise(noise: Any, examples: int = 50) -> None:
         outside = torch.tensor([0.0, 1.0], dtype=torch.float64)
         close(1 - noise.alpha(noise.time_at(outside)), ends, 1e-6, "time_at() must clamp rates outside the range")
         assert noise.complete == (ends.tolist() == [0.0, 1.0]), (
-            "`complete` must be True if α falls from 1 to 0, else False"
+            "`complete` must be True if α falls from 1 to 0, and False otherwise"
         )
 
 
 def check_uncertainty(metric: Any, examples: int = 50) -> None:
-    """Check the contract of an uncertainty: 0 if certain, 1 if uniform, invariant to permutations and constants."""
+    """Check the contract of an uncertainty: 0 if certain, 1 if uniform, and invariant to permutations and constants."""
     for size in (2, 7, 50_000):
         close(
             metric(torch.zeros(2, size)),
             torch.ones(2),
             1e-5,
-            f"with {size} equally likely tokens the uncertainty must be 1",
+            f"with {size} equally likely tokens, the uncertainty must be 1",
         )
         sure = torch.zeros(2, size).index_fill(-1, torch.tensor([1]), 1e4)
-        close(metric(sure), torch.zeros(2), 1e-6, f"with one of {size} tokens certain the uncertainty must be 0")
+        close(metric(sure), torch.zeros(2), 1e-6, f"if one of {size} tokens is certain, the uncertainty must be 0")
         only = torch.full((2, size), -torch.inf).index_fill(-1, torch.tensor([1]), 0.0)
-        close(metric(only), torch.zeros(2), 0, f"with {size - 1} of {size} tokens excluded the uncertainty must be 0")
+        close(
+            metric(only), torch.zeros(2), 0, f"if {size - 1} of {size} tokens are excluded, the uncertainty must be 0"
+        )
 
     spreads, dtypes = st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]), st.sampled_from(sorted(DTYPES))
     sizes = st.sampled_from([1, 2, 3, 50, 1000])
@@ -99,23 +101,24 @@ def check_uncertainty(metric: Any, examples: int = 50) -> None:
         is_tensor(value, "an uncertainty", torch.float32, (3, 4))
         holds((value >= 0) & (value <= 1), "an uncertainty must be in [0, 1]")
         if size == 1:
-            holds(value == 0, "with one token the uncertainty must be 0")
+            holds(value == 0, "with a single token, the uncertainty must be 0")
         order = torch.randperm(size, generator=draw)
         close(metric(logits[..., order]), value, 1e-5, "permuting the vocabulary must not change the uncertainty")
-        # In float64, where the sum is accurate; in bfloat16 rounding would change the logits.
+        # In float64, the sum is accurate; in bfloat16, rounding would change the logits.
         shifted = metric(logits.double() + 7.25)
         close(shifted, metric(logits.double()), 1e-6, "adding a constant to the logits must not change the uncertainty")
         hidden = torch.full((3, 4, 5), -torch.inf, dtype=logits.dtype)
-        close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "tokens with logit −∞ must not count in V")
+        close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "tokens with logit −∞ must not be included in V")
 
 
 def check_mask_rates(rates: Any, examples: int = 20) -> None:
-    """Check the contract of mask rates: a function of u, with the noise schedule's times and importance weights.
+    """Check the contract of mask rates: they are a function of u, with matching times and importance weights.
 
-    The weights must make the mean over sampled rates equal to the mean over uniform rates.
+    The times must match the noise schedule, and the weights must make the mean over sampled rates equal to the mean
+    over uniform rates.
     """
     assert isinstance(getattr(rates, "finite_variance", None), bool), (
-        "`finite_variance` must be True if ∫ 1/f is finite, else False"
+        "`finite_variance` must be True if ∫ 1/f is finite, and False otherwise"
     )
 
     schedules = st.sampled_from(["linear", "cosine", "polynomial"])
@@ -129,7 +132,7 @@ def check_mask_rates(rates: Any, examples: int = 20) -> None:
             _holds_shapes(ready, levels, u, noise, progress)
             _holds_weights(levels, rates.finite_variance)
 
-    # In every part of (0, 1], so that any change of the state is seen.
+    # In every part of (0, 1], so that any change in the state becomes visible.
     u = (torch.arange(64) + 0.5) / 64
     linear = Zoo.load().spec("noise", "linear")
     check_adaptive(rates, lambda ready, _: _levels(ready, u, linear, 0.5).rate, examples)
@@ -150,14 +153,14 @@ def _holds_shapes(ready: Any, levels: NoiseLevels, u: Tensor, noise: Any, progre
     some = slice(5, 4101)
     by_block = _levels(ready, u[some].view(-1, 4), noise, progress)
     for name in ("t", "rate", "weight"):
-        promise = f"{name} must be a function of u, row by row and block by block"
+        promise = f"{name} must be a function of u, computed elementwise"
         close(getattr(by_block, name).flatten(), getattr(levels, name)[some], 0, promise)
     ends = _levels(ready, torch.tensor([2.0**-53, 1.0]), noise, progress)
-    holds((ends.rate >= 0) & (ends.rate <= 1), "a rate must be in [0, 1], also for the smallest and the largest u")
+    holds((ends.rate >= 0) & (ends.rate <= 1), "a rate must be in [0, 1], even for the smallest and the largest u")
 
 
 def _holds_weights(levels: NoiseLevels, finite_variance: bool) -> None:
-    """Check that the mean of r·weight over sampled rates in an interval is the interval's length, as for 1/f."""
+    """Check that the mean of r·weight over the sampled rates in an interval is the length of the interval."""
     rate = levels.rate.double()
     place = (rate * _INTERVALS).ceil().long().sub(1).clamp(0, _INTERVALS - 1)
     share = torch.bincount(place, minlength=_INTERVALS) / _POINTS
@@ -166,11 +169,11 @@ def _holds_weights(levels: NoiseLevels, finite_variance: bool) -> None:
     promise = "weights must be 1/(r·f(r)), which makes the weighted rates uniform"
     close(length[enough] * _INTERVALS, torch.ones(int(enough.sum())), 0.02, promise)
     if finite_variance:
-        close(length.sum(), torch.ones(()), 0.02, f"with finite variance every rate must occur; {promise}")
+        close(length.sum(), torch.ones(()), 0.02, f"with finite variance, every rate must occur; {promise}")
 
 
 def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
-    """Check the contract of mask drawing: marginals p, exact at 0 and 1, as a function of p and the row's key."""
+    """Check the contract of mask drawing: marginals p, exact at 0 and 1, that depend only on p and the row's key."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_keys(drawn: Rows, seed: int) -> None:
@@ -192,7 +195,7 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
 
 
 def check_position_sets(sets: Any, examples: int = 50) -> None:
-    """Check the contract of position sets: indices 0 … S − 1 of free positions, as a function of these and the key."""
+    """Check the contract of position sets: free positions get indices 0 … S − 1, given only these and the key."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_indices(drawn: Rows, seed: int) -> None:
@@ -204,14 +207,14 @@ def check_position_sets(sets: Any, examples: int = 50) -> None:
 
         indices = called(sets.step_indices, {"free": free, "keys": keys, "score": score})
         is_tensor(indices, "step indices", torch.int64, free.shape)
-        holds((indices >= 0) == free, "free positions, and no others, must have an index of at least 0")
+        holds((indices >= 0) == free, "exactly the free positions must have an index of at least 0")
         holds(indices[~free] == -1, "the index of a position that is not free must be -1")
         alone = sets.step_indices(free[2:3], keys[2:3], lambda masked: score(masked)[2:3])
         holds(alone == indices[2:3], "a row must not depend on the rest of its batch")
         if sets.deterministic:
             holds(
                 sets.step_indices(free, keys + 1, score) == indices,
-                "deterministic sets do not follow the key; leave out deterministic = True",
+                "deterministic sets must not depend on the key; if they do, remove deterministic = True",
             )
         for row in indices:
             there = row[row >= 0].unique()
@@ -224,7 +227,7 @@ def check_position_sets(sets: Any, examples: int = 50) -> None:
             right = torch.where(begins, indices == 0, steps).all(1)
             holds(
                 right | ~together,
-                "with ascending = True, indices of neighbours must rise by 1 from 0 and restart after the last",
+                "with ascending = True, the indices of neighbours must rise by 1 from 0 and restart after the last one",
             )
 
 
@@ -248,7 +251,8 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
                 told = tilt(sure, ready.strength(progress), step.maskable)
                 error = (weigh(step, sure, progress) - told).abs()
                 holds(
-                    error <= 1e-5 * told, "the weight at importance 1 must be exp(strength) times that at importance 0"
+                    error <= 1e-5 * told,
+                    "the weight at importance 1 must be exp(strength) times the weight at importance 0",
                 )
 
     def outcome(ready: Any, drawn: Rows) -> Any:
@@ -258,7 +262,7 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
 
 
 def check_target(target: Any, examples: int = 50) -> None:
-    """Check the contract of an importance target: in [0, 1], counted at maskable tokens only, row by row."""
+    """Check the contract of an importance target: values in [0, 1], row by row, counted only at maskable tokens."""
 
     @for_examples(examples, drawn=rows())
     def holds_range(drawn: Rows) -> None:
@@ -268,18 +272,18 @@ def check_target(target: Any, examples: int = 50) -> None:
             is_tensor(wanted, "targets", torch.float32, loss.shape)
             is_tensor(counted, "mask of counted tokens", torch.bool, loss.shape)
             holds((wanted >= 0) & (wanted <= 1), "targets must be in [0, 1]")
-            holds(step.maskable[counted], "only maskable tokens may count")
+            holds(step.maskable[counted], "only maskable tokens may be counted")
             assert not wanted.requires_grad, "targets must not carry a gradient"
 
     def outcome(ready: Any, drawn: Rows) -> Any:
-        drawn.generator.manual_seed(0)  # the same step each time it is asked for
+        drawn.generator.manual_seed(0)  # the same step each time
         return ready(*masked_step(drawn))[0]
 
     check_adaptive(target, outcome, examples)
 
 
 def check_position_bias(bias: Any, examples: int = 50) -> None:
-    """Check the contract of a position bias: float32 values in [0, 1], one per position."""
+    """Check the contract of a position bias: one float32 value in [0, 1] per position."""
 
     @for_examples(examples, drawn=rows())
     def holds_values(drawn: Rows) -> None:
@@ -293,12 +297,12 @@ def check_position_bias(bias: Any, examples: int = 50) -> None:
 
 
 def check_estimator(estimator: Any, examples: int = 10) -> None:
-    """Check the contract of an estimator: importance in [0, 1] per token, row by row, from maskable tokens only."""
+    """Check the contract of an estimator: importance in [0, 1] per token, from only the maskable tokens of its row."""
     width = 8
     module = built(estimator, length=64, width=width)
     assert isinstance(module, nn.Module), "an estimator's build must return an nn.Module"
     assert estimator.reads in ("x", "z"), 'reads must be "x" or "z"'
-    assert module.reads == estimator.reads, "reads of the module and of the estimator must agree"
+    assert module.reads == estimator.reads, "the module and the estimator must have the same value of `reads`"
     module.eval()
     ids = VOCABULARY + (estimator.reads == "z")  # the mask is the last one
     table = torch.randn(ids, width, generator=torch.Generator().manual_seed(0))
@@ -317,10 +321,10 @@ def check_estimator(estimator: Any, examples: int = 10) -> None:
 
 
 def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: int = 50) -> None:
-    """Check that a component with state implements `StatefulComponent`; other components pass.
+    """Check a component with state, which implements `StatefulComponent`; components without state pass.
 
-    Its statistics add up over micro-batches, computing them changes no state, and `state_dict` saves the whole state: a
-    component that loads it has the same `outcome` for a batch.
+    Its statistics must add up over micro-batches, computing them must not change the state, and `state_dict` must save
+    the whole state, so that a component that loads it has the same `outcome` for a batch.
     """
     if not isinstance(built(spec), StatefulComponent):
         return
@@ -336,18 +340,23 @@ def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: 
             tensors = {name: value for name, value in attrs.asdict(step).items() if value is not None}
             micro_batch = {name: value[some] for name, value in tensors.items()}
             by_rows.append(part.statistics(NoisedBatch(**micro_batch), loss[some]))
-        close(torch.stack(by_rows).sum(0), total, 1e-3, "statistics of micro-batches must add up to those of the batch")
+        close(
+            torch.stack(by_rows).sum(0),
+            total,
+            1e-3,
+            "the statistics of micro-batches must add up to those of the batch",
+        )
         for name, value in part.state_dict().items():
             close(value, before[name], 0, f"statistics() must not change {name}")
         taught(part, 3, drawn)
         other = built(spec)
         other.load_state_dict(part.state_dict())
-        close(outcome(other, drawn), outcome(part, drawn), 0, "state_dict must hold the whole state")
+        close(outcome(other, drawn), outcome(part, drawn), 0, "state_dict() must contain the whole state")
         assert not list(part.parameters()), "the state must be in buffers, not in parameters"
 
 
 def variants(spec: Any, drawn: Rows) -> Iterator[Any]:
-    """Yield the built component, and a component with state also after some steps."""
+    """Yield the built component and, if it has a state, also the component after some steps."""
     yield built(spec)
     if isinstance(built(spec), StatefulComponent):
         yield taught(built(spec), 3, drawn)

@@ -304,7 +304,7 @@ def test_files_that_do_not_come(server, folder, tmp_path):
     (tmp_path / "manifest.json").write_text("<html>")
     told = refusal(f"file://{tmp_path}", tmp_path / "none")
     assert told.startswith(f"file://{tmp_path}/manifest.json is not readable JSON (")
-    assert told.endswith("; name another folder in corpus.path")
+    assert told.endswith("; change corpus.path")
     assert not (tmp_path / "none").exists()
 
 
@@ -330,7 +330,7 @@ def test_a_cache_that_cannot_be_written(in_memory, tmp_path):
     assert "file cannot be used (Not a directory); make it writable" in refusal(in_memory, tmp_path / "file")
     (tmp_path / "link").mkdir()
     (tmp_path / "link/lock").symlink_to(tmp_path / "file")
-    assert "link/lock is a symbolic link, and must be a regular file" in refusal(in_memory, tmp_path / "link")
+    assert "link/lock is a symbolic link, but must be a regular file" in refusal(in_memory, tmp_path / "link")
     assert (tmp_path / "file").read_text() == ""
 
 
@@ -356,9 +356,9 @@ def test_what_has_no_end_is_given_up_at_a_bound(server, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(downloads, "_BLOCK", 1)
         assert "it has more than 10,000 bytes" in said(f"{server.address}/{other}", largest=1e-5, name=other)
-    assert "it is of the type 'other', not a file)" in said("file:///dev/zero", name="zero")
+    assert "it is of type 'other', not a file)" in said("file:///dev/zero", name="zero")
     told = refusal(server.address, tmp_path / "cache")
-    assert f"{shard}: it is larger than it should be); restore the file that the manifest describes" in told
+    assert f"{shard}: it is larger than expected); restore the file that the manifest describes" in told
     assert taken(tmp_path / "cache") == 0
 
 
@@ -374,7 +374,7 @@ BOMBS = ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 40, "{a..z}" * 5, "{{0..9999}"
     [
         (
             {"path": "http://x/{1..2}"},
-            r"^corpus\.path: .* expands to several folders; name single tar files in corpus\.tars",
+            r"^corpus\.path: .* expands to several folders; list the tar files in corpus\.tars instead",
         ),
         ({"tars": ("http://x/train-{0..3.tar",)}, r"^corpus\.tars: .* cannot be expanded \(.*\); correct its braces"),
         (
@@ -411,13 +411,13 @@ def test_commands_run_where_the_person_allows_it(folder, tmp_path, monkeypatch):
     assert CliRunner().invoke(atat, ["--allow-pipe", "zoo", "list"]).exit_code == 0
     assert first_samples(corpus_of(str(folder), tmp_path, tars=tars).built()) == first_samples(folder)
     broken = (f"|cat {folder}/train-{{000000..{last:06d}}}.tar; false",)
-    assert ": the command exits with code 1)" in refusal(str(folder), tmp_path / "b", tars=broken)
+    assert ": the command exited with code 1)" in refusal(str(folder), tmp_path / "b", tars=broken)
 
 
 def test_what_braces_stand_for():
     for text in BRACES:
         assert len(downloads.expanded(text, "x")) == sum(map(downloads._alternatives, text.split("::"))), text
-    said = r"^corpus\.train: x-.* expands to [\d,]+ files, more than the limit of 1,000,000; name fewer$"
+    said = r"^corpus\.train: x-.* expands to [\d,]+ files, but the limit is 1,000,000; name fewer files$"
     for text in [*BOMBS, f"{{1..{'9' * 4000}}}"]:
         with limited(64 << 20), pytest.raises(UserError, match=said):
             downloads.expanded(f"x-{text}.tar", "corpus.train")

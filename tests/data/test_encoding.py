@@ -110,7 +110,7 @@ def test_a_killed_process_ends_the_build_which_continues(tmp_path, monkeypatch):
     whole = build(experiment_of(tmp_path / "1", **settings))
     (tmp_path / "deadly").touch()
     made = experiment_of(tmp_path / "2", **settings)
-    with pytest.raises(UserError, match=r"an encoding process was killed, .* which resumes the build"):
+    with pytest.raises(UserError, match=r"an encoding process was killed, .* to resume the build"):
         build(made, processes=2)
     (tmp_path / "deadly").unlink()
     assert multiprocessing.active_children() == []
@@ -122,7 +122,7 @@ def test_a_killed_process_ends_the_build_which_continues(tmp_path, monkeypatch):
 
 def test_a_mistake_in_the_text_is_passed_on_from_another_process(tmp_path):
     corpus = Memory(train=("only letters",) * 20 + ("a digit, 7",))
-    with pytest.raises(UserError, match="tokenizer 'characters' knows the space and a to z, not"):
+    with pytest.raises(UserError, match="tokenizer 'characters' can encode only the space and a to z, not"):
         build(experiment_of(tmp_path, corpus=corpus, tokenizer=CharactersTokenizer()), processes=2)
 
 

@@ -100,7 +100,7 @@ def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
             shutil, "disk_usage", lambda path, free=free: asked.append(path) or usage._replace(free=free)
         )
         assert estimate(made, share=share).free == free
-    with pytest.raises(UserError, match=r"^data\.root: the shards will take about .* GB, and .*/data has "):
+    with pytest.raises(UserError, match=r"^data\.root: the shards need about .* GB, but .*/data has only "):
         estimate(made)
     assert set(asked) == {tmp_path}
     (tmp_path / "data").mkdir()  # which may be a disk of its own
@@ -122,7 +122,7 @@ def test_the_command(tmp_path, monkeypatch, atat):
     assert (code, err.startswith("error: --slice and --join cannot be combined")) == (2, True)
     assert "the slice 2/2 is in " in atat(*words, "--slice", "2/2")[1]
     code, _, err = atat(*words, "--join")
-    assert (code, "slice 1 is missing or not finished" in err) == (2, True)
+    assert (code, "slice 1 of 2 is missing or unfinished" in err) == (2, True)
     atat(*words, "--slice", "1/2")
     assert "the shards are in " in atat(*words, "--join")[1]
     again = json.loads(atat(*words, "data.root=again", "--json")[1])

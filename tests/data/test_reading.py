@@ -156,7 +156,7 @@ def test_damaged_members_are_an_error_or_left_out(tmp_path_factory, data):
     path.write_bytes(whole)
     for number in gone:
         expected[8 * number : 8 * number + 8] = PAD
-    told = rf"^shard {path} is damaged \(its SHA-256 differs from the manifest\); if it was built here, delete"
+    told = rf"^shard {path} is damaged \(its SHA-256 differs from the manifest\); if the shards were built here, delete"
     with pytest.raises(UserError, match=told):
         ShardRows(folder, contents, shard)
     np.testing.assert_array_equal(rows_of(folder, contents, shard, skip=True), expected)

@@ -200,9 +200,9 @@ def test_spread_keeps_every_document(texts, size):
         ({"special": "sequence"}, 'data.special_tokens = "sequence" needs a tokenizer with BOS and EOS'),
         (
             {"special": "document", "length": 1, "rows": "document"},
-            "data.length = 1 leaves no room for text after EOS",
+            "data.length = 1 leaves no room for text besides EOS",
         ),
-        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room for text after BOS and EOS"),
+        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room for text besides BOS and EOS"),
     ],
 )
 def test_special_tokens_that_are_not_there(settings, message):
@@ -278,7 +278,7 @@ def test_a_template_with_other_ids_is_refused(outside):
             return [Part([0, 257, outside], True)]
 
     with pytest.raises(
-        ValueError, match=f"template has ids from {min(outside, 0)} to {max(outside, 257)}, outside 0 … 257"
+        ValueError, match=f"template produces ids from {min(outside, 0)} to {max(outside, 257)}, outside 0 … 257"
     ):
         rows_of(Outside(), [to_text([Message("assistant", "a")])], 8, packed=True)
 
@@ -452,7 +452,7 @@ def test_a_stream_continues_with_exactly_the_next_dialogues(tmp_path, rows, work
 
 def test_held_out_rows_of_several_dialogues_are_asked_for_by_name(tmp_path):
     packed, apart = (build(spoken(tmp_path, rows)) for rows in ("packed", "document"))
-    with pytest.raises(UserError, match=r'several dialogues into a sequence.*data.packing = "document"'):
+    with pytest.raises(UserError, match=r'sequences of several dialogues.*train with data.packing = "document"'):
         held_out(packed, "validation")
     found = held_out_sequences(packed, "validation")
     assert found.documents.max() > 0

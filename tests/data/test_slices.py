@@ -67,18 +67,18 @@ def test_joined_slices_are_the_bytes_of_one_process(count, order, tokenizer, dat
 
 def test_slices_that_are_missing_are_named(tmp_path, whole):
     parts = made(tmp_path)
-    with pytest.raises(UserError, match=r"--join: no slices in .*\.slices; encode each slice with --slice"):
+    with pytest.raises(UserError, match=r"--join: no slices found in .*\.slices; first encode each slice"):
         join(parts)
     encode_slice(parts, Slice(2, 4))
     interrupted(encode_slice, parts, Slice(1, 4), at="validation")
-    with pytest.raises(UserError, match=r"slices 1, 3, 4 are missing or not finished of the 4 in .* --slice 1/4"):
+    with pytest.raises(UserError, match=r"slices 1, 3, 4 of 4 are missing or unfinished in .* --slice 1/4"):
         join(parts)
     for number in (1, 4):
         encode_slice(parts, Slice(number, 4))
-    with pytest.raises(UserError, match=r"--join: slice 3 is missing or not finished"):
+    with pytest.raises(UserError, match=r"--join: slice 3 of 4 is missing or unfinished"):
         join(parts)
     with pytest.raises(
-        UserError, match=r"--slice 3/5: .*\.slices contains slices of 4; use the same number, or delete the folder"
+        UserError, match=r"--slice 3/5: .*\.slices was divided into 4 slices; use this number, or delete the folder"
     ):
         encode_slice(parts, Slice(3, 5))
     encode_slice(parts, Slice(3, 4))
@@ -100,7 +100,7 @@ def test_text_that_is_edited_between_slices_or_in_one(tmp_path):
         encode_slice(parts, Slice(2, 2), progress=edit)
     assert [place.name for place in (tmp_path / "data").glob("*.slices/*-of-2")] == ["1-of-2"]
     encode_slice(parts, Slice(2, 2))
-    with pytest.raises(UserError, match="slice 1 is missing or not finished of the 2"):  # of the text as it is now
+    with pytest.raises(UserError, match="slice 1 of 2 is missing or unfinished"):  # of the text as it is now
         join(parts)
     path.write_text(path.read_text())  # the same, but it may have been another in between
     place = encode_slice(parts, Slice(1, 2))
@@ -125,12 +125,12 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path, whole):
     other = encode_slice(made(tmp_path / "other", special_tokens="both"), Slice(1, 2))
     first.rename(tmp_path / "kept")
     shutil.copytree(other, first)  # the same tokenizer, and as many blocks
-    with pytest.raises(UserError, match="slice 1/2 has another text or tokenizer than the first slice; delete"):
+    with pytest.raises(UserError, match="slice 1/2 has a different text or tokenizer from the first slice; delete"):
         join(parts)
     shutil.rmtree(first)
     (tmp_path / "kept").rename(first)
     (second / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="slice 2/2 has another text or tokenizer than the first slice; delete"):
+    with pytest.raises(UserError, match="slice 2/2 has a different text or tokenizer from the first slice; delete"):
         join(parts)
     (second / "tokenizer.json").write_bytes(tokenizer)
     (second / "done.json").write_text('{"train": 9, "validation": 1, "test": 1}')  # without hashes
@@ -177,10 +177,12 @@ def test_what_was_killed_or_interrupted_goes_on(tmp_path, whole, at):
 
 def test_what_is_no_slice_and_where_none_can_be_written(tmp_path):
     for text in ("", "3", "0/2", "3/2", "a/b", "1/2/3", "1/100000"):
-        with pytest.raises(UserError, match=r"^--slice .*: expected a slice and the number of slices, such as 3/8$"):
+        with pytest.raises(
+            UserError, match=r"^--slice .*: expected the slice number and the number of slices, such as 3/8$"
+        ):
             Slice.named(text)
     assert Slice.named("3/8") == Slice(3, 8)
     (tmp_path / "root").write_text("")
-    with pytest.raises(UserError, match=r"data\.root: cannot write in .*/root"):
+    with pytest.raises(UserError, match=r"data\.root: cannot write to .*/root"):
         encode_slice(made(tmp_path / "root"), Slice(1, 2))
     assert os.listdir(tmp_path) == ["root"]

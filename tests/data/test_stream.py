@@ -85,10 +85,10 @@ def test_states_count_from_the_beginning_or_from_the_last_resume(shards):
 def test_a_state_of_another_order_is_refused(shards, change):
     state = TokenStream(shards, **ORDER).state_dict(12, True)
     ((key, value),) = change.items()
-    said = f"made with {'shuffled_shards' if key == 'together' else key} = {(ORDER | {'together': 1})[key]} but this"
+    said = f"saved with {'shuffled_shards' if key == 'together' else key} = {(ORDER | {'together': 1})[key]}, but this"
     with pytest.raises(UserError, match=f"{said} run has {value}"):
         TokenStream(shards, **ORDER | change).load_state_dict(state)
-    with pytest.raises(UserError, match="continue with the settings and shards of the run"):
+    with pytest.raises(UserError, match="resume with the original settings and shards"):
         TokenStream(shards, **ORDER).load_state_dict(state | {"shards": "0" * 16})
 
 
@@ -132,7 +132,7 @@ def test_a_truncated_shard_says_so(shards, tmp_path, workers):
     with pytest.raises(UserError) as error:
         next(iter(loader))
     assert str(error.value).startswith(f"shard {folder}/train-00000")
-    assert f"; if it was built here, delete the folder {folder} and run `atat data build` again" in str(error.value)
+    assert f"; if the shards were built here, delete {folder} and run `atat data build` again" in str(error.value)
     with pytest.raises(UserError, match="is damaged"):
         loader_of(folder, **ORDER)
 
@@ -284,13 +284,16 @@ def test_what_does_not_fit_is_refused(shards, monkeypatch):
     for wrong, message in (
         ({"world_size": 3}, r"data\.lanes = 4 is not a multiple of the 3 ranks; set it to 3,"),
         ({"world_size": 4, "batch_size": 10}, r"train\.batch_size = 10 is not a multiple of the 4 ranks; set it to 8,"),
-        ({"lanes": 64, "batch_size": 64}, r"data\.lanes = 64, but the training split has \d+ shards"),
+        (
+            {"lanes": 64, "batch_size": 64},
+            r"data\.lanes = 64 needs as many training shards, but there are only",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             TokenStream(shards, **ORDER | wrong)
     monkeypatch.setattr("resource.getrlimit", lambda _: (70, 70))
     TokenStream(shards, **ORDER)
-    with pytest.raises(UserError, match=r"^data\.shuffled_shards = 9 and data\.lanes = 4 have 28 shards open at"):
+    with pytest.raises(UserError, match=r"^data\.shuffled_shards = 9 and data\.lanes = 4 need 28 open shards at"):
         TokenStream(shards, **ORDER, together=9)
 
 

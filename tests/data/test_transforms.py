@@ -114,7 +114,7 @@ def test_what_is_refused_is_replaced_by_what_is_shuffled_with_it(shards):
 
 def test_what_is_no_sequence_is_refused(shards):
     for made, said in (
-        ([], r"float64 \[0\], but a sequence is integers, \[1\] to \[16\]"),
+        ([], r"float64 \[0\], but a sequence must be integers, \[1\] to \[16\]"),
         ([1] * 17, r"int64 \[17\], but a"),
         ([[1]], r"int64 \[1, 1\], but a"),
         ([1.0], r"float64 \[1\], but a"),
@@ -123,19 +123,17 @@ def test_what_is_no_sequence_is_refused(shards):
     ):
         for workers in {0, int(made == [-1])}:
             stream = TokenStream(shards, transforms=(Bad(made=made),), **ORDER)
-            with pytest.raises(
-                UserError, match=rf"^data\.transforms: 'bad' returned {said}.*; correct it, or remove it$"
-            ):
+            with pytest.raises(UserError, match=rf"^data\.transforms: 'bad' returned {said}.*; correct or remove it$"):
                 next(iter(train_loader(stream, workers=workers)))
     stream = TokenStream(shards, transforms=(Sometimes(share=0.0), MinimumLengthTransform(min_tokens=17)), **ORDER)
-    with pytest.raises(UserError, match=r"^data\.transforms: 'minimum_length' refuses every sequence of the shards"):
+    with pytest.raises(UserError, match=r"^data\.transforms: 'minimum_length' refuses every sequence in the shards"):
         next(iter(train_loader(stream)))
 
 
 def test_a_state_of_other_stages_is_refused(shards):
     plain, staged = TokenStream(shards, **ORDER), TokenStream(shards, transforms=(RandomLengthTransform(),), **ORDER)
     for one, other in ((plain, staged), (staged, plain), (TokenStream(shards, transforms=TRANSFORMS, **ORDER), staged)):
-        with pytest.raises(UserError, match=r"^the checkpoint was made with transforms = \["):
+        with pytest.raises(UserError, match=r"^the checkpoint was saved with transforms = \["):
             other.load_state_dict(one.state_dict(12, True))
 
 

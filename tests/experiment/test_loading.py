@@ -171,7 +171,7 @@ def test_overrides_change_a_part_in_any_order(write):
         ("train.steps=7\nseed = 3", "the value is followed by a comment or another key"),
         ("data.root=\udcff", "data.root: expected text in UTF-8 without NUL characters, got '\\udcff' (str)"),
         # Without end.
-        (f"{'a.' * 2000}b=1", "is not a valid key: it is nested more than 64 deep"),
+        (f"{'a.' * 2000}b=1", "is not a valid key: it is nested more than 64 levels deep"),
         (f"seed=0x{'f' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '0xfffff"),
         (f"name={'ü' * 128}", "name: expected a folder name without '/', got 'üü"),
     ],

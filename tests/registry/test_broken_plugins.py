@@ -118,7 +118,7 @@ def test_a_menu_that_is_wrong_breaks_its_own_plugin_only(plugins, install, atat)
     assert "; write it again" in err
 
 
-NO_EXAMPLES = "made_up_shown.examples has no EXAMPLES that can be imported: "
+NO_EXAMPLES = "cannot import EXAMPLES from made_up_shown.examples: "
 UNTESTED = "masking spiral: has required parameters and no example, so only its description was checked\n"
 
 

@@ -99,7 +99,7 @@ def test_what_the_file_system_refuses_is_a_sentence(tmp_path, name):
         write()
     text = str(caught.value)
     assert text.startswith(f"{path} cannot be written: ")
-    assert "choose another folder" in text
+    assert "choose a different folder" in text
     assert "\n" not in text
     assert not list(tmp_path.rglob("*.part"))
 

@@ -37,7 +37,7 @@ def test_the_memory_is_what_there_is_and_what_a_limit_or_a_container_leaves(tmp_
     assert machine.memory() == 5_000_000
     machine.require(5_000_000, "it", "this", "lower it")
     with pytest.raises(
-        UserError, match=r"^it needs about 1,000\.0 GB just for this, and this machine has 0\.0 GB free; lo"
+        UserError, match=r"^it needs about 1,000\.0 GB just for this, but this machine has only 0\.0 GB free; lo"
     ):
         machine.require(10**12, "it", "this", "lower it")
 
@@ -79,7 +79,7 @@ def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path, raised):
     ],
 )
 def test_a_backbone_that_is_too_large(settings):
-    with pytest.raises(UserError, match=r"^a backbone of .* needs about [\d,.inf]+ GB just for its weights, and this"):
+    with pytest.raises(UserError, match=r"^a backbone of .* needs about [\d,.inf]+ GB just for its weights, but this"):
         DiTBackbone(**settings).build(CONTEXT)
 
 

@@ -80,24 +80,24 @@ def test_a_value_is_the_whole_text_or_nothing(text):
 
 @pytest.mark.parametrize("text", [".".join("a" * 2000) + " = 1", f"[{'.'.join('a' * 2000)}]", f"a = {'[' * 3000}"])
 def test_tables_that_are_nested_without_end_are_refused(text):
-    with pytest.raises(ValueError, match="it is nested more than 64 deep"):
+    with pytest.raises(ValueError, match="it is nested more than 64 levels deep"):
         parsing.from_toml(text)
 
 
 def test_json_is_bounded_alike():
     for deep in (70, 100_000):
-        with pytest.raises(ValueError, match="it is nested more than 64 deep"):
+        with pytest.raises(ValueError, match="it is nested more than 64 levels deep"):
             parsing.from_json(b"[" * deep + b"]" * deep)
     assert parsing.from_json(b'{"a": [1]}') == {"a": [1]}
     with pytest.raises(ValueError):
         parsing.from_json(b'"\xff"')
     for half in (b'"\\ud800"', b'{"a": ["\\uDfff x"]}', b'{"\\udabc": 1}'):
-        with pytest.raises(ValueError, match="it has half a surrogate pair"):
+        with pytest.raises(ValueError, match="it contains half a surrogate pair"):
             parsing.from_json(half)
     assert parsing.from_json(b'["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
 
 
 def test_a_number_that_python_could_not_print_is_refused():
-    with pytest.raises(ValueError, match="a number of more than 4096 bits"):
+    with pytest.raises(ValueError, match="an integer of more than 4096 bits"):
         parsing.from_toml(f"a = [0x{'f' * 5000}]")
     assert parsing.from_toml(f"a = {10**400}") == {"a": 10**400}  # what takes it says that it is too large

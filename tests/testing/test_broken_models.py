@@ -47,13 +47,13 @@ def bound_of(keys):
 
 # What is said, and the method of the objective's module that is replaced.
 REPLACED = {
-    "must be detached: diffusion_loss": {
+    "must be detached, but diffusion_loss": {
         "loss": lambda good, batch: (found := good(batch)) | {"diffusion_loss": found["loss"] * 1}
     },
     "the loss must not depend on the micro-batch size": {
         "loss": lambda good, batch: scaled(good(batch), len(batch.tokens))
     },
-    "the same batch must have the same loss": {"loss": lambda good, batch: scaled(good(batch), 1 + torch.rand(()))},
+    "the same batch must give the same loss": {"loss": lambda good, batch: scaled(good(batch), 1 + torch.rand(()))},
     "the loss of a masked token must not depend on that token": {
         "head_inputs_of": lambda good, z, t, masked, x, *rest: good(x, t, masked, x, *rest)
     },
@@ -62,18 +62,18 @@ REPLACED = {
         "bound": lambda good, x, _, *rest: good(x, torch.ones_like(x).bool(), *rest)
     },
     "must be named nelbo": {"bound": lambda good, *at: {"perplexity": good(*at)["nelbo"]}},
-    "must depend on its key and not on the rest of the batch": {
+    "must depend on its key, not on the rest of the batch": {
         "bound": bound_of(lambda keys: keys[:1] + torch.arange(len(keys)))
     },
     "must return the masks of the first bound": {"bound": bound_of(lambda keys: keys + 1)},
-    "must return the loss that the first bound averages": {"cross_entropy": lambda good, *at: good(*at) / 2},
+    "must return the loss over which the first bound averages": {"cross_entropy": lambda good, *at: good(*at) / 2},
     "the probabilities of a position must sum to 1": {"denoiser": denoiser_of(lambda found, _: found + 1)},
     "a row must not depend on the rest of its batch": {
         "denoiser": denoiser_of(lambda found, rows: (found * (1 + rows)).log_softmax(-1))
     },
 }
 OBJECTIVES = {said: building(OBJECTIVE, **methods) for said, methods in REPLACED.items()}
-OBJECTIVES[r"every weight must have a gradient: that of backbone\.head"] = having_built(
+OBJECTIVES[r"every weight must have a gradient, but that of backbone\.head"] = having_built(
     OBJECTIVE, lambda module: module.backbone.head.weight.register_hook(torch.zeros_like)
 )
 
@@ -102,12 +102,12 @@ BACKBONES = {
     "a cache must not change the hidden states": building(
         BACKBONE, forward=lambda good, tokens, t=None, *, cache=None, **options: good(tokens, t, **options)
     ),
-    "only to a network that says takes_cache = True": having_built(
+    "only to a network with takes_cache = True": having_built(
         BACKBONE, lambda module: setattr(module, "takes_cache", False)
     ),
-    "none for the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
+    "outputs, without the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
     "the head must read one position at a time": having_built(BACKBONE, lambda module: smeared(module.head)),
-    r"every weight must have a gradient: spare\.weight has none": having_built(
+    r"every weight must have a gradient, but spare\.weight has none": having_built(
         BACKBONE, lambda module: module.add_module("spare", nn.Linear(2, 2))
     ),
 }
@@ -129,7 +129,7 @@ BOUNDS = {
     "the mean of the estimates must be the bound": bound(weight=1.2),
     "weights must be finite": bound(weight=float("inf")),
     "the same keys must give the same estimate": bound(given=lambda m, keys: (m, keys + next(CALLS))),
-    "a row must not depend|other keys must draw": bound(given=lambda m, keys: (m, torch.arange(len(keys)))),
+    "a row must not depend|different keys must draw": bound(given=lambda m, keys: (m, torch.arange(len(keys)))),
     "tokens that are not maskable must not be masked": bound(given=lambda m, keys: (torch.ones_like(m), keys)),
 }
 
@@ -146,14 +146,14 @@ class Corpus(corpora.Corpus):
 
 COUNT = itertools.count()
 CORPORA = {
-    "a document is both in train and in test": lambda good, split: good("train" if split == "test" else split),
+    "a document must not be both in train and in test": lambda good, split: good("train" if split == "test" else split),
     "the same documents in the same order": lambda good, split: [*good(split), str(next(COUNT))],
     "a document must be a str, not bytes": lambda good, split: map(str.encode, good(split)),
     "an unknown split must raise an error": lambda good, split: good(split) if split != "no such split" else (),
 }
 CORPORA = {said: Changed(Corpus(), documents=documents) for said, documents in CORPORA.items()} | {
     "the same text must have the same fingerprint": Changed(Corpus(), fingerprint=lambda good: {"calls": next(COUNT)}),
-    "writing and reading as JSON": Changed(Corpus(), fingerprint=lambda good: {"sizes": (1, 2)}),
+    "writing and reading it as JSON": Changed(Corpus(), fingerprint=lambda good: {"sizes": (1, 2)}),
     "a corpus must inherit from": SimpleNamespace(),
 }
 
@@ -169,13 +169,13 @@ TOKENIZERS = {
     "must restore the text": tokenizer(encode=lambda self, text: BytesModel.encode(self, text.lower())),
     "byte count of bos must be 0": tokenizer(byte_counts=lambda self: BytesModel.byte_counts(self) * 0 + 1),
     "must not return BOS or EOS": tokenizer(encode=lambda self, text: [self.bos, *BytesModel.encode(self, text)]),
-    "without the mask": tokenizer(
+    "which excludes the mask": tokenizer(
         encode=lambda self, text: [258] if text.startswith("[MASK]") else BytesModel.encode(self, text)
     ),
     "eos must be an id from 0 to V - 1": tokenizer(eos=property(lambda self: 258, lambda self, value: None)),
     "must restore what": tokenizer(bos=property(lambda self: None, lambda self, value: None)),
     "a tokenizer must inherit from": SimpleNamespace(),
-    "must return the ids of encode()": tokenizer(
+    "must return the same ids as encode()": tokenizer(
         encode_batch=lambda self, texts: [self.encode(text) for text in sorted(texts)]
     ),
 }
@@ -195,8 +195,8 @@ def judge(title="sound", nats=lambda nats, count: (nats, count), features=lambda
 
 
 JUDGES = {
-    "a judge must have a title": judge(title=" "),
-    "nats: float64": judge(nats=lambda nats, count: (nats.float(), count)),
+    "a judge model must have a title": judge(title=" "),
+    "nats: expected float64": judge(nats=lambda nats, count: (nats.float(), count)),
     "not negative": judge(nats=lambda nats, count: (nats - 7, count)),
     "the same texts must have the same nats": judge(nats=lambda nats, count: (nats + next(COUNT), count)),
     "the nats of a text must not depend on the other texts": judge(
@@ -205,7 +205,7 @@ JUDGES = {
     "a longer text must have more nats": judge(nats=lambda nats, count: (nats.clamp(max=20), count.clamp(max=10))),
     "the features of a text must not depend on the other texts": judge(features=lambda found: found - found.mean(0)),
     "one vector per text": judge(features=lambda found: found[:, 0]),
-    "an empty text must have 0 tokens and 0 nats": judge(nats=lambda nats, count: (nats + 1, count)),
+    "an empty string must have 0 tokens and 0 nats": judge(nats=lambda nats, count: (nats + 1, count)),
 }
 
 
@@ -241,7 +241,7 @@ def test_a_tokenizer_may_say_which_texts_it_can_write():
         return BytesModel.encode(self, text)
 
     binary = tokenizer(encode=encode)
-    with pytest.raises(AssertionError, match="the tokenizer must encode this text"):
+    with pytest.raises(AssertionError, match="the tokenizer must be able to encode this text"):
         testing.check_tokenizer(binary)
     binary.texts = ("0110", "")
     testing.check_tokenizer(binary)
@@ -266,5 +266,5 @@ def test_a_backbone_without_attention_is_not_held_to_it():
     recurrent.both_ways_only = True
     testing.check_backbone(recurrent)
     recurrent.build = building(BACKBONE, forward=nearsighted).build
-    with pytest.raises(AssertionError, match="without an attention mask every token must see every other"):
+    with pytest.raises(AssertionError, match="without an attention mask, every token must see every other token"):
         testing.check_backbone(recurrent)

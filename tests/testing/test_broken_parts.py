@@ -90,7 +90,7 @@ UNIFORM = UniformMasking().probabilities
     ("probabilities", "said"),
     [
         (lambda self, importance, *at: UNIFORM(importance.zero_(), *at), "importance must not be changed"),
-        (lambda self, *at: UNIFORM(*at).half(), r"p: float32 \[\d+, \d+\], not float16"),
+        (lambda self, *at: UNIFORM(*at).half(), r"p: expected float32 \[\d+, \d+\], not float16"),
         (lambda self, importance, *at: water_fill(torch.rand(importance.shape), *at), "random numbers must come"),
     ],
 )
@@ -153,7 +153,7 @@ RATES = {
     "weights must be 1/": rates(lambda good, u, *rest: good(u.sqrt(), *rest)),
     "must be the rate": rates(lambda good, *at: attrs.evolve(known := good(*at), t=known.rate)),
     "random numbers must come": rates(lambda good, u, *rest: good(1 - torch.rand(u.shape), *rest)),
-    "state_dict must hold the whole state": building(AdaptiveRates(bins=3), load_state_dict=lambda *_: None),
+    "state_dict\\(\\) must contain the whole state": building(AdaptiveRates(bins=3), load_state_dict=lambda *_: None),
 }
 everywhere = Changed(WasMaskedTarget(), call=lambda good, step, loss: (loss * 0, step.masked | True))
 by_the_rows = building(RunningBias(), statistics=lambda good, *at: good(*at) / at[1].shape[0])
@@ -174,11 +174,11 @@ OTHERS = [
         staging(lambda tokens, key: None if torch.rand(()) < 0.5 else tokens),
         "the same key must give",
     ),
-    (testing.check_transform, staging(lambda tokens, key: None), "at least one sequence must pass"),
+    (testing.check_transform, staging(lambda tokens, key: None), "let at least one sequence pass"),
     (testing.check_transform, staging(lambda tokens, key: tokens[:0]), r"'random_length' returned int64 \[0\]"),
     (testing.check_transform, staging(lambda tokens, key: tokens + 258), "outside 0 … 257"),
     (testing.check_curriculum, weighing(lambda step: 1.0 + step.masked), "mean 1 over each row's maskable"),
-    (testing.check_target, everywhere, "only maskable tokens may count"),
+    (testing.check_target, everywhere, "only maskable tokens may be counted"),
     (testing.check_uncertainty, lambda logits: logits.float().softmax(-1).var(-1, correction=0), "uncertainty must be"),
     (testing.check_noise, Changed(PolynomialNoise(exponent=2.0), weight=lambda good, t: 1 / t), "the weight must be"),
     (testing.check_position_bias, by_the_rows, "add up"),
@@ -198,7 +198,7 @@ def test_a_part_without_a_name_of_its_own_is_found():
     class Undescribed(ThreeStageCurriculum):
         """Inherits its name instead of having one."""
 
-    with pytest.raises(AssertionError, match="has no string 'name'"):
+    with pytest.raises(AssertionError, match="name must be a string"):
         testing.check_description("curriculum", Undescribed)
 
 
@@ -227,11 +227,11 @@ OPTIMIZERS = {
     "every trained parameter must be in a group": lambda model: adam(list(model.linear.parameters())[:1]),
     "a frozen parameter must not be in a group": lambda model: adam(list(model.parameters())),
     "must lower a convex loss": lambda model: adam(model.linear.parameters(), maximize=True),
-    "every parameter must change in a step": lambda model: adam(
+    "every trained parameter must change within": lambda model: adam(
         [{"params": [model.linear.weight]}, {"params": [model.linear.bias], "lr": 1e-30}]
     ),
-    "state_dict must restore the optimizer bit for bit": lambda model: Forgetful(model.linear.parameters(), lr=1e-2),
-    "in any order of the parameters": lambda model: Ordered(model.linear.parameters(), lr=1e-2),
+    "must restore the optimizer bit for bit": lambda model: Forgetful(model.linear.parameters(), lr=1e-2),
+    "must not depend on the order of the parameters": lambda model: Ordered(model.linear.parameters(), lr=1e-2),
 }
 
 
@@ -249,8 +249,8 @@ SCHEDULES = {
     "the learning rate must be finite": schedule(lambda done: float("nan")),
     "the learning rate must not be negative": schedule(lambda done: 0.5 - done),
     "the learning rate must be at most its peak": schedule(lambda done: 1 + done),
-    "some training step must have a learning rate above 0": schedule(lambda done: 0.0),
-    "restore the schedule exactly|same share of its peak": unsaved,
+    "at least one training step must have a learning rate above 0": schedule(lambda done: 0.0),
+    "restore the schedule exactly|same fraction of its peak": unsaved,
 }
 
 
@@ -286,7 +286,7 @@ class Noisy(Algorithm):
         *parameters(testing.check_schedule, SCHEDULES),
         (testing.check_logger, Over, "must keep the earlier log"),
         (testing.check_callback, Meddles, "must not change the trained weights"),
-        (testing.check_algorithm, Noisy, "two training runs with one seed"),
+        (testing.check_algorithm, Noisy, "two training runs with the same seed"),
     ],
 )
 def test_a_broken_part_of_a_training_is_named(check, build, said):

@@ -56,33 +56,33 @@ class Covered(Wrapped):
 
 
 SAMPLERS = {
-    "given token|left a mask|trace": fields(tokens=lambda made, z: torch.zeros_like(z)),
-    "left a mask": fields(tokens=lambda made, z: z),
-    "NFE must be|max_nfe": fields(nfe=lambda made, z: made.nfe + 1),
+    "given token|fill every mask|trace": fields(tokens=lambda made, z: torch.zeros_like(z)),
+    "fill every mask": fields(tokens=lambda made, z: z),
+    "nfe must be|max_nfe": fields(nfe=lambda made, z: made.nfe + 1),
     "max_nfe|number of forward passes": fields(nfe=lambda made, z: made.nfe.sign() * 4),
-    "the sampler made more forward passes than max_nfe": fields(max_nfe=lambda made, z: made.max_nfe - 1),
+    "the sampler must not make more forward passes than max_nfe": fields(max_nfe=lambda made, z: made.max_nfe - 1),
     "replaying the trace must give the text": Wrapped(observe=but_the_first),
-    "caller's tokens were changed": Wrapped(lambda made, tokens: (tokens.copy_(made.tokens), made)[1]),
-    "depends on the rest of the batch": Wrapped(seeds=lambda seeds: seeds + len(seeds)),
-    "same decoding steps|same NFE": Covered(lambda forced, seeds: seeds + 1),
+    "must not change the caller's tokens": Wrapped(lambda made, tokens: (tokens.copy_(made.tokens), made)[1]),
+    "must not depend on the rest of the batch": Wrapped(seeds=lambda seeds: seeds + len(seeds)),
+    "same decoding steps|same nfe": Covered(lambda forced, seeds: seeds + 1),
 }
 POLICIES = {
     "sum to 1": Covered(lambda forced, seeds: seeds + forced.tokens.sum(1)),
-    "of all texts do not sum to 1": Covered(scale=0.9),
-    "depends on the seed": assemble(
+    "of all texts must sum to 1": Covered(scale=0.9),
+    "must not depend on the seed": assemble(
         order=Changed(RandomOrder(), deterministic=True), tokens_per_step=FixedTokensPerStep(steps=2)
     ),
 }
 ORDERS = {
     "floating": lambda good, step: step.open.long(),
     "one per position": lambda good, step: step.rows.double(),
-    "is NaN": lambda good, step: torch.full(step.open.shape, torch.nan),
-    "other scores": lambda good, step: torch.rand(step.open.shape),
+    "must not return NaN": lambda good, step: torch.full(step.open.shape, torch.nan),
+    "the same scores for the same step": lambda good, step: torch.rand(step.open.shape),
     "batch": lambda good, step: torch.rand(step.open.shape, generator=torch.Generator().manual_seed(len(step.rows))),
 }
 PACES = {
     "at least 1": {"max_steps_for": lambda good, n: 0},
-    "not fall with": {"max_steps_for": lambda good, n: 200 - n},
+    "must not decrease as the length grows": {"max_steps_for": lambda good, n: 200 - n},
     "rates": {"rates": lambda good, number: (0.2, 0.4)},
     "int64": {"num_to_unmask": lambda good, step: step.remaining.double()},
     "one per row": {"num_to_unmask": lambda good, step: step.remaining[:1]},
@@ -92,21 +92,21 @@ PACES = {
         "needs": frozenset({"log_probs"}),
         "num_to_unmask": lambda good, step: 0 * step.remaining,
     },
-    "unknown needs: drawn": {"needs": frozenset({"drawn"})},
+    "unknown fields such as drawn": {"needs": frozenset({"drawn"})},
 }
 REMASKS = {
-    "must be in": {"rate": lambda good, step: 1.5},
+    "must return a rate in": {"rate": lambda good, step: 1.5},
     "bool": {"call": lambda good, step: step.open.float()},
     "hidden": {"call": lambda good, step: step.open[:, :1]},
 }
 STOPS = {
     "bool": {"call": lambda good, step: step.rows},
     "finished": {"call": lambda good, step: step.open},
-    "active = False stopped": {"call": lambda good, step: step.rows >= 0},
+    "active = False must not stop": {"call": lambda good, step: step.rows >= 0},
     "batch": {"active": True, "call": lambda good, step: step.rows > 0},
 }
 DRAWS = {
-    "probability 0 was sampled": {"call": lambda good, log_probs, *_: log_probs.argmin(-1)},
+    "probability 0 must not be sampled": {"call": lambda good, log_probs, *_: log_probs.argmin(-1)},
     "int64": {"call": lambda good, log_probs, *_: log_probs.argmax(-1).int()},
     "one token": {"call": lambda good, log_probs, *_: log_probs.argmax(-1, keepdim=True)},
     "must follow the distribution": {"call": lambda good, *at: CategoricalTokenSampling(temperature=3.0)(*at)},

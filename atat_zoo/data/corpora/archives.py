@@ -1,8 +1,8 @@
-"""Open compressed files by their suffix, and read the members of tar archives.
+"""Open compressed files according to their suffix, and read the members of tar archives.
 
-`tarfile`, and with it webdataset, takes a damaged header for the end of the archive and would lose what follows. Here
-a damaged header is an error that names its position. Concatenated archives (`cat a.tar b.tar`) are read one after the
-other.
+`tarfile`, and therefore webdataset, mistakes a damaged header for the end of the archive and would lose the rest. Here,
+a damaged header raises an error that names its position. Concatenated archives (`cat a.tar b.tar`) are read one after
+the other.
 """
 
 import bz2
@@ -24,18 +24,18 @@ from atat_zoo.system.errors import UserError
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 UTF8 = "utf-8-sig"  # the encoding of text, without a byte order mark at the start
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".tgz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_PIECE = 1 << 12  # bytes decompressed at once: a frame can make 128 KiB of four of them
+_PIECE = 1 << 12  # bytes decompressed at once; a frame can turn four bytes into 128 KiB
 
 
 def suffix(path: Path) -> str:
-    """Return the suffix that tells the format, in lower case, without `.gz`, `.zst`, `.bz2` or `.xz`."""
+    """Return the suffix that determines the format, in lower case, ignoring `.gz`, `.zst`, `.bz2` and `.xz`."""
     name = path.with_suffix("") if path.suffix.lower() in PACKED else path
     return name.suffix.lower()
 
 
 @contextmanager
 def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Return the content of an open file as a stream, decompressed according to its suffix."""
+    """Yield the content of an open file as a stream, decompressed according to its suffix."""
     packing = path.suffix.lower()
     if packing in PACKED:
         if not raw.read(1):
@@ -60,7 +60,8 @@ def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
 class _Frames(io.RawIOBase):
     """The decompressed frames of a Zstandard file; unlike the library's reader, it reports a truncated last frame."""
 
-    # pyarrow's says so, but is ten times the package; Python 3.14 has `compression.zstd.open`, which can replace this.
+    # pyarrow's reader does too, but is ten times as large a package. Python 3.14's `compression.zstd.open` can replace
+    # this.
 
     def __init__(self, file: IO[bytes], begin: Callable[[], Any]) -> None:
         self.file, self.begin, self.frame = file, begin, begin()
@@ -84,7 +85,7 @@ class _Frames(io.RawIOBase):
         return size
 
 
-#: What reading a damaged archive raises, besides an `OSError` without a number.
+#: Exceptions raised when reading a damaged archive, besides an `OSError` without a number.
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 _errors: Any = tarfile  # whose stubs lack some of them
 _NAMES = (b"L", b"K", b"x", b"g", b"X")  # types of members that hold the name or the attributes of the next one
@@ -93,16 +94,16 @@ _PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zX
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header; damage is an error anywhere in the archive."""
+    """A tar header that raises an error if it is damaged, anywhere in the archive."""
 
     @classmethod
     @override
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         found = super().frombuf(buf, encoding, errors)
         if found.size < 0 or (found.type in _NAMES and found.size > _LARGEST):
-            raise tarfile.HeaderError(f"a size of {found.size:,} bytes")
-        if found.type == tarfile.GNUTYPE_SPARSE:  # its maps may go on for ever
-            raise tarfile.HeaderError("a sparse file")
+            raise tarfile.HeaderError(f"it declares {found.size:,} bytes")
+        if found.type == tarfile.GNUTYPE_SPARSE:  # whose maps may be endless
+            raise tarfile.HeaderError("it declares a sparse file")
         return found
 
     @classmethod
@@ -126,13 +127,13 @@ class _Header(tarfile.TarInfo):
 
 class _Archive(tarfile.TarFile):
     tarinfo = _Header
-    ended = False  # whether the last header was one of zeros, which ends an archive
+    ended = False  # whether the last header was all zeros, which ends an archive
 
 
 def members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
-    """Yield the name of each file in a tar stream, and a function that opens it until the next one is read.
+    """Yield each file in a tar stream as its name and a function that opens it, valid until the next file is read.
 
-    The stream may be compressed by gzip, bzip2 or xz.
+    The stream may be compressed with gzip, bzip2 or xz.
 
     Raises:
         tarfile.TarError: if a header is damaged or the archive ends too early.
@@ -143,11 +144,11 @@ def members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
         while (member := tar.next()) is not None:
             if not member.isdir():
                 yield member.name, partial(_opened, tar, member)
-            cast(Any, tar).members = []  # it would keep all of them
+            cast(Any, tar).members = []  # otherwise it would keep all members
 
 
 def _opened(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     if not member.isreg() or member.issparse():
         kind = "a sparse file" if member.isreg() else "a link or a device"
-        raise tarfile.ReadError(f"{member.name} is {kind}; pack it with --hard-dereference and without --sparse")
+        raise tarfile.ReadError(f"{member.name} is {kind}; pack it again with --hard-dereference and without --sparse")
     return cast(IO[bytes], tar.extractfile(member))

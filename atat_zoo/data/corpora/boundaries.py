@@ -1,7 +1,7 @@
-"""Boundaries: where in a plain-text file a document ends and the next begins.
+"""Boundaries, which determine where each document in a plain-text file ends.
 
-Documents are held out as a whole and packed with separators, so the choice affects splits and sequences. A document
-may have at most `most` characters, a limit set by the memory.
+Documents are held out as a whole and packed with separators, so the boundary affects splits and sequences. A document
+may have at most `most` characters, a limit determined by the available memory.
 """
 
 import re
@@ -16,7 +16,7 @@ from atat_zoo.registry import component
 
 
 class Boundary(Protocol):
-    """A component of the kind boundary."""
+    """The base class of boundaries."""
 
     name: str
 
@@ -24,12 +24,12 @@ class Boundary(Protocol):
         """Yield the documents of a file in order; the corpus skips empty ones.
 
         Raises:
-            MemoryError: for a document of more than `most` characters.
+            MemoryError: if a document has more than `most` characters.
         """
 
 
 def up_to(most: int, read: Callable[[int], str]) -> str:
-    """Return what `read` returns for a file; raise a `MemoryError` if the file has more characters."""
+    """Return the text that `read` returns; raise a `MemoryError` if it has more than `most` characters."""
     text = read(most + 1)
     if len(text) > most:
         raise MemoryError
@@ -37,13 +37,13 @@ def up_to(most: int, read: Callable[[int], str]) -> str:
 
 
 def lines(file: IO[str], most: int) -> Iterator[str]:
-    """Yield the lines of a file; raise a `MemoryError` for a line of more than `most` characters."""
+    """Yield the lines of a file; raise a `MemoryError` if a line has more than `most` characters."""
     return iter(partial(up_to, most, file.readline), "")
 
 
 @component
 class FileBoundary(Boundary):
-    """Each file is one document, read at once."""
+    """Treats each file as one document, which is read at once."""
 
     name = "file"
     summary = "one document per file"
@@ -55,7 +55,7 @@ class FileBoundary(Boundary):
 
 @component
 class LineBoundary(Boundary):
-    """Each line is a document, without its newline, as in One Billion Words and Penn Treebank."""
+    """Treats each line as a document, without its newline, as in One Billion Words and Penn Treebank."""
 
     name = "line"
     summary = "one document per line"
@@ -68,7 +68,7 @@ class LineBoundary(Boundary):
 
 @component
 class ParagraphBoundary(Boundary):
-    """A paragraph, up to an empty line, is a document."""
+    """Treats each paragraph, up to an empty line, as a document."""
 
     name = "paragraph"
     summary = "one document per paragraph; paragraphs are separated by empty lines"
@@ -91,14 +91,14 @@ class ParagraphBoundary(Boundary):
 
 @component
 class HeadingBoundary(Boundary):
-    """Each article of WikiText is a document, starting with a line ` = Title = ` between empty lines.
+    """Treats each WikiText article as a document, which starts with a line ` = Title = ` between empty lines.
 
-    Section headings have more equals signs; similar lines inside tables and formulas have no empty lines around them.
-    With this rule WikiText-2 has its documented 600, 60 and 60 articles.
+    Section headings have more equals signs, and similar lines in tables and formulas are not surrounded by empty lines.
+    With this rule, WikiText-2 has its documented 600, 60 and 60 articles.
     """
 
     name = "heading"
-    summary = "one document per article, which starts with a line ` = Title = ` as in WikiText"
+    summary = "one document per article, which starts with a line ` = Title = `, as in WikiText"
     refs = ("arXiv:1609.07843",)
 
     @override

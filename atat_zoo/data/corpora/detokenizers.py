@@ -1,7 +1,7 @@
-"""Detokenizers: restore ordinary text from the space-separated tokens of published benchmarks.
+"""Detokenizers, which restore ordinary text from the space-separated tokens of published benchmarks.
 
-Perplexity depends on every space, so the rules equal those of the MDLM repository, which produced the field's
-zero-shot table. Each detokenizer is a function of one document.
+Perplexity depends on every space, so the rules are identical to those in the MDLM repository, which produced the
+field's zero-shot table. Each detokenizer is a function of one document.
 """
 
 import re
@@ -14,16 +14,16 @@ from atat_zoo.registry import component
 
 
 class Detokenizer(Protocol):
-    """A component of the kind detokenizer."""
+    """The base class of detokenizers."""
 
     name: str
 
     def __call__(self, text: str) -> str:
-        """Return the detokenized document, a function of the text only."""
+        """Return the detokenized document, which depends only on the text."""
 
 
 _SOURCE = "https://github.com/kuleshov-group/mdlm"
-# A rule replaces one text, or what a pattern matches, by another; the order counts.
+# A rule replaces a string, or the matches of a pattern, with a string; the order of rules matters.
 Rule = tuple[str | re.Pattern[str], str]
 
 
@@ -34,12 +34,12 @@ def _apply(rules: Sequence[Rule], text: str) -> str:
 
 
 def _joined(marks: str) -> list[Rule]:
-    """Return rules that join each punctuation mark to the word before it."""
+    """Return rules that join each punctuation mark to the previous word."""
     return [(f" {mark} ", f"{mark} ") for mark in marks]
 
 
 _LINES = re.compile("(?<=\n)")
-# The published list has one rule more, for a digit between "/' " and "/": it matches no prose.
+# The published list has one more rule, for a digit between "/' " and "/", which matches no prose.
 _WIKITEXT: tuple[Rule, ...] = (
     ("s '", "s'"),
     *((f" @{mark}@ ", mark) for mark in "-,."),
@@ -69,7 +69,7 @@ _PTB: tuple[Rule, ...] = (
     (" n't", "n't"),
     (" \n ", "\n"),
     ("\\/", "/"),
-    # Neighbours share a space: the second of two is found in the next round.
+    # Neighbours share a space, so the second of two is replaced in the next round.
     *[(" N ", " 1 ")] * 10,
     ("$ 1", "$1"),
     ("# 1", "#1"),
@@ -95,7 +95,7 @@ _LM1B: tuple[Rule, ...] = (
 
 @component
 class NoDetokenizer(Detokenizer):
-    """The text unchanged, as for AG News, OpenWebText and text8."""
+    """Leaves the text unchanged, as for AG News, OpenWebText and text8."""
 
     name = "none"
     summary = "no detokenization"
@@ -107,10 +107,10 @@ class NoDetokenizer(Detokenizer):
 
 @component
 class WikiTextDetokenizer(Detokenizer):
-    """WikiText: contractions, `@-@`, punctuation, brackets, quotation marks, headings, `N` for a number."""
+    """Restores contractions, punctuation, brackets, quotation marks, headings, `@-@` and `N` (a number) in WikiText."""
 
     name = "wikitext"
-    summary = "WikiText: undoes @-@, spaces before punctuation and inside brackets, headings"
+    summary = "WikiText: undoes @-@ and restores punctuation, brackets and headings"
     refs = (_SOURCE, "arXiv:1609.07843")
 
     @override
@@ -121,10 +121,10 @@ class WikiTextDetokenizer(Detokenizer):
 
 @component
 class PTBDetokenizer(Detokenizer):
-    """Penn Treebank: contractions, slashes, `N` for a number, `<unk>` as a question mark; strips white space."""
+    """Restores contractions, slashes, and the tokens `N` and `<unk>` (as `?`) in Penn Treebank; strips white space."""
 
     name = "ptb"
-    summary = "Penn Treebank: undoes split contractions, N for a number; <unk> becomes a question mark"
+    summary = "Penn Treebank: restores contractions and N for a number; <unk> becomes a question mark"
     refs = (_SOURCE, "https://aclanthology.org/J93-2004/")
 
     @override
@@ -134,10 +134,10 @@ class PTBDetokenizer(Detokenizer):
 
 @component
 class LM1BDetokenizer(Detokenizer):
-    """One Billion Words: URLs, contractions, punctuation, quotation marks, brackets, currencies."""
+    """Restores URLs, contractions, punctuation, quotation marks, brackets and currencies in One Billion Words."""
 
     name = "lm1b"
-    summary = "One Billion Words: undoes split contractions, punctuation, quotation marks, currencies"
+    summary = "One Billion Words: restores contractions, punctuation, quotation marks and currencies"
     refs = (_SOURCE, "arXiv:1312.3005")
 
     @override
@@ -147,10 +147,10 @@ class LM1BDetokenizer(Detokenizer):
 
 @component
 class LambadaDetokenizer(Detokenizer):
-    """LAMBADA: straight double quotation marks, stripped white space, and a newline before the passage."""
+    """Straightens double quotation marks in LAMBADA, strips white space, and adds a newline before the passage."""
 
     name = "lambada"
-    summary = "LAMBADA: straight quotation marks, a newline at the start"
+    summary = "LAMBADA: straightens quotation marks and adds a newline at the start"
     refs = (_SOURCE, "arXiv:1606.06031")
 
     @override
@@ -160,7 +160,7 @@ class LambadaDetokenizer(Detokenizer):
 
 @component
 class ScientificPapersDetokenizer(Detokenizer):
-    """arXiv and PubMed: the rules of WikiText, then those of One Billion Words."""
+    """Applies the rules for WikiText and then those for One Billion Words to arXiv and PubMed articles."""
 
     name = "scientific_papers"
     summary = "arXiv and PubMed articles: applies wikitext, then lm1b"

@@ -1,9 +1,9 @@
-"""Read the documents or dialogues of one file: plain text, or records, depending on the suffix.
+"""Read the documents or dialogues in a file, which contains plain text or records depending on its suffix.
 
-The standard library and pyarrow read the records. The streaming reader of `datasets` 5.2 was tried; without an error
-it changes texts that look like dates, reads a truncated `.zst` as complete, loses or swaps texts in CSV rows with an
-extra cell, and finds no rows in a file with `[` in its name. It also refuses JSON with a column that changes its type
-after some megabytes.
+The standard library and pyarrow read the records. The streaming reader of `datasets` 5.2 is not used: without raising
+an error, it changes texts that look like dates, reads a truncated `.zst` as if it were complete, loses or swaps texts
+in CSV rows with an extra cell, and finds no rows in a file with `[` in its name. It also rejects JSON in which a column
+changes its type after some megabytes.
 """
 
 import csv
@@ -31,26 +31,26 @@ from atat_zoo.system.machine import memory
 
 T = TypeVar("T")
 Policy = Literal["error", "skip"]
-Rows = Iterator[tuple[str, Any]]  # where a row is, a line or a number of a file, and what it holds
+Rows = Iterator[tuple[str, Any]]  # the position of a row, which is a line or number in a file, and its content
 
-JSON = (".jsonl", ".ndjson", ".jsonlines", ".json")  # the last may be an array, or lines too
-CSV = {".csv": ",;\t|", ".tsv": "\t"}  # what separates the cells: the first that gives the column
+JSON = (".jsonl", ".ndjson", ".jsonlines", ".json")  # the last may be an array or lines
+CSV = {".csv": ",;\t|", ".tsv": "\t"}  # separators of the cells; the first one that yields the column is used
 TABLES = (".parquet", ".arrow", ".feather")
-_ROWS = 256  # of a table, read at once
-SUFFIXES = (".txt", *JSON, *CSV, *TABLES)  # of the files that are read of a folder, compressed or not
-_UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
-_RATIO = 100  # characters in a byte beyond that: more than any text has
-_BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
+_ROWS = 256  # rows of a table that are read at once
+SUFFIXES = (".txt", *JSON, *CSV, *TABLES)  # files to read from a folder, compressed or not
+_UNPACKED = 64 << 20  # characters that a document in a compressed file of any size may have
+_RATIO = 100  # beyond that, characters per compressed byte, more than any text has
+_BEGINNING = 8 << 20  # bytes of text from which the amount of text in a file is estimated
 _SPACE = re.compile(r"\s*")
 
 
 class NoTextError(UserError):
-    """A record whose text is null or missing."""
+    """A record has no text, or its text is null."""
 
 
 @attrs.define
 class Missing:
-    """How to treat records whose text is null or missing: raise an error, or skip and count them."""
+    """The policy for records whose text is null or missing: raise an error, or skip and count them."""
 
     policy: Policy
     rows: int = 0
@@ -58,7 +58,7 @@ class Missing:
     first: str = ""
 
     def texts(self, rows: Rows, read: Callable[[Any, str], T]) -> Iterator[T]:
-        """Yield the text that `read` returns for each record of a file; raise a `UserError` if no record has text."""
+        """Yield the text that `read` returns for each record in a file; raise a `UserError` if no record has text."""
         number = left_out = 0
         refusal: NoTextError | None = None
         for position, value in rows:
@@ -74,17 +74,17 @@ class Missing:
         self.rows, self.left_out = self.rows + number, self.left_out + left_out
 
     def say(self, what: str) -> None:
-        """Print how many records were skipped; `what` names the place."""
+        """Print the number of skipped records, if any; `what` names the parameter."""
         if self.left_out:
             said = (
-                f"{self.left_out:,} of {self.rows:,} records have no text and were skipped, the first: "
+                f"{self.left_out:,} of {self.rows:,} records have no text and were skipped, the first at "
                 f"{clip(self.first)}"
             )
             warnings.warn(f"{what}: {said}", Note, stacklevel=2)
 
 
 def columns_of(field: str, there: list[str]) -> list[str]:
-    """Return the columns that contain the text: the one with exactly this name, or those that start a path a.b."""
+    """Return the columns that contain the text: the one named `field`, or those that begin a nested path a.b."""
     return [field] if field in there else [name for name in there if field.startswith(f"{name}.")]
 
 
@@ -95,7 +95,7 @@ def rows_of(
     field: str = "",
     stream: IO[bytes] | None = None,
 ) -> Rows:
-    """Yield the records of a file as tables; of CSV only the `field`, of others only the existing `columns`."""
+    """Yield the records in a file as dicts, with only `field` from CSV and only the given `columns` from tables."""
     with stream or path.open("rb") as raw:
         if suffix(path) in TABLES:
             yield from _table(path, raw, columns)
@@ -106,7 +106,7 @@ def rows_of(
 
 
 def _json(path: Path, file: IO[str], most: int) -> Rows:
-    """Yield the objects of JSON lines, or of multi-line arrays and objects, one after the other."""
+    """Yield the objects in JSON lines, or in multi-line arrays and objects, one after the other."""
     where = f"{path}, line "
     for number, line in enumerate(lines(file, most), 1):
         try:
@@ -140,11 +140,11 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
         nonlocal size
         for line in lines(file, most):
             size += len(line)
-            if size > most:  # a quoted cell may go on for ever
+            if size > most:  # a quoted cell may be endless
                 raise MemoryError
             yield line
 
-    # Python's own limit is for all readers of the process.
+    # Python's own limit applies to all readers in the process.
     csv.field_size_limit(max(csv.field_size_limit(), most))
     head, marks = up_to(most, file.readline), CSV[suffix(path)]
     mark = next((mark for mark in marks if field in next(csv.reader([head], delimiter=mark), [])), marks[0])
@@ -154,13 +154,13 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
         if field not in names:
             raise UserError(
                 f"corpus.text_field: {path} has no column {field!r}{nearest(field, names)} in its first line; set "
-                "corpus.text_field to the column of the text, or add a first line with column names"
+                "corpus.text_field to the column with the text, or add a first line with column names"
             )
         column = names.index(field)
         for row in rows:
             size, position = 0, f"{path}, line {rows.line_num}"
             if row and len(row) <= column:
-                raise UserError(f"corpus: {position} has no {field!r}: it ends before that column")
+                raise UserError(f"corpus: {position} has no {field!r}, because it ends before that column")
             if any(row[len(names) :]):
                 said = f"{position} has {len(row)} cells for {len(names)} columns"
                 raise UserError(f"corpus: {said}; quote cells that contain the separator")
@@ -178,7 +178,7 @@ def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]
         raise UserError(f"corpus: {path} needs pyarrow; run `pip install 'atat-zoo[parquet]'`") from None
     if path.suffix.lower() in PACKED:
         raise UserError(
-            f"corpus: {path} is compressed, but {suffix(path)} files compress their columns themselves; decompress it"
+            f"corpus: {path} is compressed, but {suffix(path)} files compress their own columns; decompress it"
         )
     number = 0
     try:
@@ -202,7 +202,7 @@ def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]
 
 
 def rows_in(path: Path) -> int | None:
-    """Return the number of rows that a Parquet file declares; None for any other file."""
+    """Return the number of rows that a Parquet file declares, or None for any other file."""
     if suffix(path) != ".parquet":
         return None
     from pyarrow.parquet import read_metadata
@@ -211,7 +211,7 @@ def rows_in(path: Path) -> int | None:
 
 
 def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
-    """Yield the batches of an Arrow file or stream; `save_to_disk` of the library `datasets` writes streams."""
+    """Yield the batches of an Arrow file or stream; `save_to_disk` in the `datasets` library writes streams."""
     try:
         file = arrow.ipc.open_file(raw)
         batches = map(file.get_batch, range(file.num_record_batches))
@@ -224,7 +224,7 @@ def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str
 
 
 def text_of(value: Any, field: str, position: str) -> str:
-    """Return the text of a record; `position`, a line or a row of a file, is for messages.
+    """Return the text of a record; `position`, which is a line or row in a file, is used in messages.
 
     Raises:
         NoTextError: if the record has no text.
@@ -248,13 +248,13 @@ def text_of(value: Any, field: str, position: str) -> str:
         raise UserError(f"corpus.text_field: {position}: {field!r} is not text: {found!r:.60}")
     try:
         found.encode()
-    except UnicodeEncodeError:  # JSON can contain half of a surrogate pair, but UTF-8 cannot
+    except UnicodeEncodeError:  # JSON can contain half a surrogate pair, but UTF-8 cannot
         return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return found
 
 
 def _found(value: Any, field: str) -> Any:
-    """Return the value of an object at exactly this key, or else at a path of keys a.b; None if absent."""
+    """Return the value of an object at the key `field` or, failing that, at a path of keys a.b; None if absent."""
     if not isinstance(value, dict):
         return None
     if field in value:
@@ -264,7 +264,7 @@ def _found(value: Any, field: str) -> Any:
 
 
 def package(path: Path) -> tuple[str, str] | None:
-    """Return the optional package that a file's format needs, and how to install it; None if it needs none."""
+    """Return the optional package that a file format requires and how to install it, or None."""
     if suffix(path) in TABLES:
         return "pyarrow", "atat-zoo[parquet]"
     return ("zstandard", "atat-zoo[zstd]") if path.suffix.lower() == ".zst" else None
@@ -273,9 +273,9 @@ def package(path: Path) -> tuple[str, str] | None:
 def documents(
     path: Path, boundary: Boundary, field: str, missing: Missing, stream: IO[bytes] | None = None
 ) -> Iterator[str]:
-    """Yield the documents of a file in order, including empty ones.
+    """Yield the documents in a file in order, including empty ones.
 
-    `field` is the key or column of the text in records: its exact name, or a.b for a nested key; `stream` is the open
+    `field` is the key or column with the text of records: its exact name, or a.b for a nested key. `stream` is the open
     file, whose position shows the progress.
     """
 
@@ -283,7 +283,7 @@ def documents(
         if not (found := columns_of(field, there)):
             raise UserError(
                 f"corpus.text_field: {path} has no column {field!r}{nearest(field, there)}; "
-                "set corpus.text_field to the column of the text"
+                "set corpus.text_field to the column with the text"
             )
         return found
 
@@ -297,7 +297,7 @@ def documents(
     with _readable(path) as most:
         if suffix(path) not in (*JSON, *CSV, *TABLES):
             with stream or path.open("rb") as raw, unpacked(path, raw) as content:
-                file = io.TextIOWrapper(content, encoding=UTF8)  # closed with what it reads
+                file = io.TextIOWrapper(content, encoding=UTF8)  # closed with `content`
                 yield from boundary.documents(file, most)
             return
         for text in missing.texts(rows_of(path, columns, most, field, stream), read):
@@ -307,7 +307,7 @@ def documents(
 
 
 def dialogues(path: Path) -> Iterator[str]:
-    """Yield the dialogues of a JSON, Parquet or Arrow file in order; see `Corpus.dialogues`."""
+    """Yield the dialogues in a JSON, Parquet or Arrow file in order; see `Corpus.dialogues`."""
     if suffix(path) not in (*JSON, *TABLES):
         raise UserError(f"corpus: {path} cannot contain dialogues; convert it to .jsonl, .json, .parquet or .arrow")
     with _readable(path) as most:
@@ -319,7 +319,7 @@ def dialogues(path: Path) -> Iterator[str]:
 
 
 def dialogue_of(value: Any, position: str) -> str:
-    """Return a record as a dialogue's text; `position`, a line or a row of a file, is for messages."""
+    """Return the dialogue in a record as a string; `position`, a line or row in a file, is used in messages."""
     try:
         return to_text(messages_of(value), position)
     except ValueError as error:
@@ -328,7 +328,7 @@ def dialogue_of(value: Any, position: str) -> str:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[int]:
-    """Yield the maximum number of characters of a document; raise read errors as `UserError`."""
+    """Yield the maximum number of characters in a document; turn read errors into a `UserError`."""
     most = 0
     try:
         most = _most(path)
@@ -345,24 +345,24 @@ def _readable(path: Path) -> Iterator[int]:
         raise UserError(
             f"corpus: {path} has a document of more than {most:,} characters, the limit for this machine or for a "
             "compressed file of this size; "
-            'set corpus.document = "paragraph" or "line", split it into documents, or use JSON lines'
+            'set corpus.document = "paragraph" or "line", split the file into documents, or use JSON lines'
         ) from None
 
 
 def text_in(path: Path, boundary: Boundary, field: str, missing: Missing) -> float:
-    """Return the approximate bytes of documents per byte of a file, estimated from its beginning."""
+    """Return the approximate number of document bytes per byte of a file, estimated from its beginning."""
     size, whole = 0, max(1, path.stat().st_size)
     with path.open("rb") as raw:
         for number, text in enumerate(documents(path, boundary, field, missing, raw), 1):
             size += len(text.encode())
             if size > _BEGINNING:
-                rows = rows_in(path)  # of a table of columns, where what is read lies in many places
+                rows = rows_in(path)  # for a columnar table, the position does not show the progress
                 return size / (raw.tell() if rows is None else whole * number / rows)
     return size / whole
 
 
 def _most(path: Path) -> int:
-    """Return the maximum number of characters of a document in a file."""
-    # A character takes up to four bytes, while it is read twice that, and the shuffling holds documents too.
+    """Return the maximum number of characters in a document from a file."""
+    # A character takes up to four bytes, and twice as much while it is read; shuffling also holds documents.
     most = memory() // 16
     return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix.lower() in PACKED else most

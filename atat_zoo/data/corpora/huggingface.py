@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, or of a local folder."""
+"""Datasets from the Hugging Face hub or a local folder."""
 
 import re
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import UserError, nearest
 
-_FIRST = 1000  # rows of a split, whose texts tell how long all are
+_FIRST = 1000  # rows of a split from which the length of all texts is estimated
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @component
 class HuggingFaceCorpus(Divided):
-    """A dataset on the Hugging Face hub, or a local folder of files or of `save_to_disk`, read by `datasets`.
+    """A dataset from the Hugging Face hub, or a local folder of files or from `save_to_disk`, read by `datasets`.
 
-    The text of a run must not change: a dataset on the hub needs a commit, and the content of a folder is hashed. With
-    `streaming`, `datasets` reads the rows over the network every time; otherwise it downloads and converts the whole
-    dataset into its cache, and a split can be a slice such as `train[:-100000]`. If `validation` or `test` is not set,
-    a share of the training documents is held out, as in the corpus `files`, which also says which columns dialogues
-    (`data.format = "chat"`) have.
+    The text of a run must not change, so a dataset on the hub needs a commit, and the content of a folder is hashed.
+    With `streaming`, `datasets` reads the rows over the network every time. Otherwise, it downloads and converts the
+    whole dataset into its cache, and a split can be a slice such as `train[:-100000]`. If `validation` or `test` is not
+    set, a share of the training documents is held out, as in the `files` corpus. Dialogues (`data.format = "chat"`)
+    have the same columns as in that corpus.
     """
 
     name = "huggingface"
@@ -37,17 +37,17 @@ class HuggingFaceCorpus(Divided):
     refs = ("https://huggingface.co/docs/datasets", "arXiv:2109.02846")
     package = ("datasets", "atat-zoo[huggingface]")
 
-    path: str = param(help="dataset name on the hub, such as Skylion007/openwebtext, or a local folder")
+    path: str = param(help="name of a dataset on the hub, such as Skylion007/openwebtext, or path to a local folder")
     config_name: str | None = param(None, help="dataset configuration, if there are several")
     revision: str | None = param(
         None, help="commit of the dataset, 40 hexadecimal digits; required for datasets on the hub"
     )
-    train: str = param("train", help="training split; slices such as train[:-100000] work")
+    train: str = param("train", help="training split, or a slice such as train[:-100000]")
     validation: str | None = param(None, help="validation split; default: documents held out from the training split")
     test: str | None = param(None, help="test split; default: documents held out from the training split")
     text_field: str = param("text", help="column with the text: its exact name, or a.b for a nested key")
     missing: Policy = param("error", help="records with null text: raise an error, or skip and count them")
-    keep: tuple[str, ...] = param((), help='conditions on records to keep, such as ["language=en"]; all must hold')
+    keep: tuple[str, ...] = param((), help='conditions, such as ["language=en"], that all kept records must meet')
     detokenizer: Detokenizer = component_param(
         "detokenizer", "none", help="detokenizer that restores ordinary text from a benchmark's tokens"
     )
@@ -59,7 +59,7 @@ class HuggingFaceCorpus(Divided):
     test_share: float = param(
         0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
     )
-    seed: int = param(0, help="seed of the held-out split", ge=0)
+    seed: int = param(0, help="seed for choosing the held-out documents", ge=0)
     holds_dialogues: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
@@ -69,7 +69,7 @@ class HuggingFaceCorpus(Divided):
                 raise ValueError(f'keep: {condition!r} is not a condition; write one like "language=en"')
         if self.revision is not None and not _COMMIT.fullmatch(self.revision):
             raise ValueError(
-                f"revision = {self.revision!r} is not a commit of 40 hexadecimal digits; a branch can change"
+                f"revision = {self.revision!r} is not a commit of 40 hexadecimal digits; a branch may change"
             )
 
     @override
@@ -84,8 +84,8 @@ class HuggingFaceCorpus(Divided):
             return stamps_of(sorted(file for file in folder.rglob("*") if file.is_file()))
         if self.revision is None:
             raise UserError(
-                f"corpus.revision: {self.path} is not a local folder, and a dataset on the hub can change: set "
-                f"corpus.revision to its commit, listed in https://huggingface.co/datasets/{self.path}/commits/main"
+                f"corpus.revision: {self.path} is not a local folder, and a dataset on the hub can change; set "
+                f"corpus.revision to a commit from https://huggingface.co/datasets/{self.path}/commits/main"
             )
         return None  # its commit does not change
 
@@ -98,7 +98,7 @@ class HuggingFaceCorpus(Divided):
             loaded = self._load(named)
             about = (loaded.info.splits or {}).get(named)
             rows = getattr(about, "num_examples", None) if self.streaming else loaded.num_rows
-            if not rows or self.keep:  # which share is kept is not known
+            if not rows or self.keep:  # the share of kept rows is unknown
                 return None
             first = islice(self._kept(split, self.text_field), _FIRST)
             texts = Missing("skip").texts(first, lambda row, at: text_of(row, self.text_field, at))
@@ -118,7 +118,7 @@ class HuggingFaceCorpus(Divided):
             yield dialogue_of(row, position)
 
     def _kept(self, split: Split, column: str | None) -> Rows:
-        """Yield the rows that fulfil the conditions, with only the columns needed."""
+        """Yield the rows that fulfil all conditions, with only the columns that are needed."""
         conditions = [condition.partition("=")[::2] for condition in self.keep]
         named = getattr(self, split)
         loaded = self._load(named)
@@ -139,7 +139,7 @@ class HuggingFaceCorpus(Divided):
                 yield f"{self.path}, row {number}", row
 
     def rows(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a split, or of a slice of one, with all their columns."""
+        """Yield the rows of a split, or of a slice such as `train[:100]`, with all columns."""
         return self._rows(self._load(split), split)
 
     def _load(self, split: str) -> Any:
@@ -168,19 +168,19 @@ class HuggingFaceCorpus(Divided):
     def _rows(self, loaded: Any, split: str) -> Iterator[dict[str, Any]]:
         try:
             yield from loaded
-        except Exception as error:  # a damaged file, or a connection that was lost
+        except Exception as error:  # a damaged file or a lost connection
             raise self._unreadable(split, error) from None
 
     def _unreadable(self, split: str, error: Exception) -> UserError:
         reason = " ".join(str(error.__cause__ or error).split())
         streamed = self.streaming and "[" in split
-        remedy = "; a slice of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
-        signs = "; datasets reads [ as the start of a pattern: rename the folder" if "[" in self.path else ""
-        return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {reason:.300}{remedy}{signs}")
+        remedy = "; a slice of a split cannot be streamed, so set corpus.streaming = false" if streamed else ""
+        signs = "; `datasets` reads [ as the start of a pattern, so rename the folder" if "[" in self.path else ""
+        return UserError(f"corpus.path: split {split!r} of {self.path} cannot be read: {reason:.300}{remedy}{signs}")
 
 
 def _part(datasets: Any, saved: Any, split: str) -> Any:
-    """Return a split of a dataset from `save_to_disk`; a dataset that was saved without splits is "train"."""
+    """Return a split of a dataset written by `save_to_disk`; a dataset saved without splits is called "train"."""
     parts = datasets.ReadInstruction.from_spec(split).to_absolute({str(saved.split or "train"): len(saved)})
     return datasets.concatenate_datasets(
         [saved.select(range(part.from_ or 0, part.to or len(saved))) for part in parts]

@@ -1,4 +1,4 @@
-"""Text files of your own: plain text, JSON, CSV, Parquet or Arrow."""
+"""Your own text files: plain text, JSON, CSV, Parquet or Arrow."""
 
 import glob
 import itertools
@@ -24,7 +24,7 @@ from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Note, UserError, clip, nearest
 
-_ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # of files of `datasets`
+_ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # metadata files of `datasets`
 
 
 class NamedFiles(Divided):
@@ -42,7 +42,7 @@ class NamedFiles(Divided):
     @override
     def documents(self, split: Split) -> Iterator[str]:
         if not {"train": (), "validation": self.validation, "test": self.test}[split]:
-            self.files()  # refuses every wrong name before anything is read; a benchmark needs no training text
+            self.files()  # rejects all wrong names before anything is read; a benchmark needs no training text
         yield from super().documents(split)
 
     @override
@@ -54,7 +54,7 @@ class NamedFiles(Divided):
         return {split: stamps_of(paths) for split, paths in self.files().items()}
 
     def files(self) -> dict[str, list[Path]]:
-        """Return the files of each split; an empty tuple if the split is held out of the training files."""
+        """Return the files of each split, or an empty list for a split that is held out from the training files."""
         patterns = {"train": self.train, "validation": self.validation, "test": self.test}
         files = {key: self.expand(names, key) for key, names in patterns.items()}
         seen: dict[Path, str] = {}
@@ -62,52 +62,50 @@ class NamedFiles(Divided):
             for path in paths:
                 other = seen.setdefault(path.resolve(), key)
                 if other != key:
-                    raise UserError(
-                        f"corpus.{key}: {path} is also in corpus.{other}; a file must belong to one split only"
-                    )
+                    raise UserError(f"corpus.{key}: {path} is also in corpus.{other}; list each file in only one split")
         return files
 
     @abstractmethod
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
-        """Return the files that the patterns of a parameter match, each once."""
+        """Return the files that match the patterns of a parameter, each once."""
 
 
 @attrs.define
 class Search:
-    """The files that the patterns of a parameter match, each once, and the files that are skipped."""
+    """The files that match the patterns of a parameter, each once, and the files that are skipped."""
 
     key: str
-    suffixes: tuple[str, ...]  # of the files that are read of a folder
+    suffixes: tuple[str, ...]  # of files to read from a folder
     remedy: str
-    found: dict[Path, Path] = attrs.field(factory=dict)  # by where it is, without links
+    found: dict[Path, Path] = attrs.field(factory=dict)  # by their real path, without links
     left_out: dict[str, list[Path]] = attrs.field(factory=dict)
 
     def add(self, pattern: str) -> Iterator[Path]:
-        """Yield the new files of a path, a pattern or a folder."""
-        path = Path(os.path.expanduser(pattern))  # of an unknown user, it stays as it is
+        """Yield the new files at a path, in a folder or matching a pattern."""
+        path = Path(os.path.expanduser(pattern))  # unchanged if the user is unknown
         matches = [path] if path.exists() else sorted(map(Path, glob_paths(path)))
         files = [match for match in matches if match.is_file()]
-        self._leave_out("a folder", *(match for match in matches if match.is_dir() and match != path))
+        self._leave_out("folder", *(match for match in matches if match.is_dir() and match != path))
         if path.is_dir() and not (files := sorted(self._inside(path))):
             *most, last = self.suffixes
             ends = f"ends in {', '.join(most)} or {last}"
             raise UserError(
-                f"corpus.{self.key}: no file in the folder {pattern} {ends}; name its files, as in {path}/*"
+                f"corpus.{self.key}: no file in the folder {pattern} {ends}; name the files, as in {path}/*"
             )
         if not files:
             there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-            signs = "; [ begins a pattern; write [[] for the character" if "[" in pattern else ""
+            signs = "; [ begins a pattern, so write [[] for the character" if "[" in pattern else ""
             said = f"file not found: {pattern}{nearest(path.name, there)}{signs}"
             raise UserError(f"corpus.{self.key}: {said}; {self.remedy}")
         for file in files:
             if self.found.setdefault(file.resolve(), file) != file:
-                self._leave_out("already read under another name", file)
+                self._leave_out("already read under a different name", file)
             yield self.found[file.resolve()]
 
     def say(self) -> None:
-        """Print how many files are skipped, and why."""
+        """Print the number of skipped files and the reasons."""
         if self.left_out:
-            told = (f"{len(paths):,} {why} ({clip(paths[0], 100)})" for why, paths in self.left_out.items())
+            told = (f"{len(paths):,} ({why}: {clip(paths[0], 100)})" for why, paths in self.left_out.items())
             warnings.warn(f"corpus.{self.key}: skipped: {', '.join(told)}", Note, stacklevel=2)
 
     def _leave_out(self, why: str, *paths: Path) -> None:
@@ -115,7 +113,7 @@ class Search:
             self.left_out.setdefault(why, []).extend(paths)
 
     def _inside(self, folder: Path) -> Iterator[Path]:
-        """Yield the files in a folder, its subfolders and links that have one of the suffixes."""
+        """Yield the files with one of the suffixes in a folder, its subfolders and its links."""
 
         def refuse(error: OSError) -> None:
             raise unreadable(error.filename, error)
@@ -125,14 +123,14 @@ class Search:
             here, real = Path(name), os.path.realpath(name)
             folders[:] = [] if real in seen else sorted(each for each in folders if not each.startswith("."))
             if real in seen:
-                self._leave_out("already read under another name", here)
+                self._leave_out("already read under a different name", here)
                 continue
             seen.add(real)
             for path in sorted(map(here.joinpath, files)):
                 if not path.is_file():
-                    self._leave_out("a device or a pipe" if path.exists() else "a broken link", path)
+                    self._leave_out("device or pipe" if path.exists() else "broken link", path)
                 elif suffix(path) not in self.suffixes or path.name in _ABOUT or path.name.endswith(".source.json"):
-                    self._leave_out("of another format", path)
+                    self._leave_out("different format", path)
                 elif path.name.startswith("."):
                     self._leave_out("hidden", path)
                 else:
@@ -140,7 +138,7 @@ class Search:
 
 
 def glob_paths(path: Path) -> list[str]:
-    """Return the paths that a pattern matches; an existing path is taken literally, even with [ in it."""
+    """Return the paths that match a pattern; an existing path is taken literally, even if it contains [."""
     there = next(each for each in path.parents if each.exists())
     rest, folder = str(path.relative_to(there)), glob.escape(str(there))
     literal = os.path.join(folder, rest.replace("[", "[[]"))
@@ -149,18 +147,19 @@ def glob_paths(path: Path) -> list[str]:
 
 @component
 class FilesCorpus(NamedFiles):
-    """UTF-8 files, given by paths, patterns or folders.
+    """UTF-8 text files, given by paths, patterns or folders.
 
-    `.jsonl`, `.ndjson`, `.jsonlines` and `.json` have JSON objects, one per line; `.json` may also have an array. The
-    `text_field` of each object is a document, as is that of each row of `.parquet`, `.arrow` and `.feather`, and of
-    `.csv` and `.tsv` whose first line names the columns. Other files are plain text. Files ending in `.gz`, `.zst`,
-    `.bz2` and `.xz` are decompressed. In a folder, files with these endings or `.txt` are read recursively, each once;
-    hidden files are skipped, and the number of skipped files is printed. A `[` begins a pattern unless a file of that
-    name exists. If `validation` or `test` is not set, a share of the training documents is held out by hash: no
-    document is divided, and equal documents are in the same split. Empty documents and byte order marks are skipped.
+    `.jsonl`, `.ndjson`, `.jsonlines` and `.json` files contain one JSON object per line; a `.json` file may also
+    contain an array. The `text_field` of each object is a document. The same applies to each row of a `.parquet`,
+    `.arrow` or `.feather` file, or of a `.csv` or `.tsv` file whose first line names the columns. All other files are
+    plain text. Files that end in `.gz`, `.zst`, `.bz2` or `.xz` are decompressed. In a folder, files with these endings
+    or `.txt` are read recursively, each once; hidden files are skipped, and the number of skipped files is printed. A
+    `[` begins a pattern unless a file of that name exists. If `validation` or `test` is not set, a share of the
+    training documents is held out by hash: no document is divided, and identical documents are in the same split. Empty
+    documents and byte order marks are skipped.
 
-    Dialogues (`data.format = "chat"`) are objects of JSON or rows of Parquet and Arrow with the keys `messages`, a
-    list with the `role` and the `content` of each, or `prompt` and `response` (or `completion`).
+    Dialogues (`data.format = "chat"`) are JSON objects, or Parquet or Arrow rows, with either the key `messages`, a
+    list with the `role` and `content` of each message, or the keys `prompt` and `response` (or `completion`).
     """
 
     name = "files"
@@ -187,12 +186,12 @@ class FilesCorpus(NamedFiles):
     test_share: float = param(
         0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
     )
-    seed: int = param(0, help="seed of the held-out split", ge=0)
+    seed: int = param(0, help="seed for choosing the held-out documents", ge=0)
     holds_dialogues: ClassVar[bool] = True
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """The optional package needed to read the files (the first one), in the form of an optimizer's `package`."""
+        """The first optional package required to read the files, in the same form as an optimizer's `package`."""
         paths = itertools.chain.from_iterable(self.files().values())
         return next(filter(None, map(package, paths)), None)
 
@@ -226,7 +225,8 @@ class FilesCorpus(NamedFiles):
         del table["source"]
         if table["missing"] == "error":
             del table["missing"]
-        # Parts without parameters by their names alone: the names of all shards of files hang on this form.
+        # Components without parameters are given only by name, because the names of all shard folders depend on this
+        # form.
         if table["document"].keys() == {"use"}:
             table["document"] = table["document"]["use"]
         if table["detokenizer"] == {"use": "none"}:
@@ -235,7 +235,7 @@ class FilesCorpus(NamedFiles):
 
     @override
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
-        remedy = self.source or "paths are relative to the folder where atat is started"
+        remedy = self.source or "paths are relative to the folder in which atat is started"
         search = Search(key, SUFFIXES, remedy)
         found = dict.fromkeys(path for pattern in patterns for path in search.add(pattern))
         refuse_unfinished(found, key)

@@ -1,14 +1,14 @@
-"""`atat data get`: download a corpus or a tokenizer as the table `[source]` of its file says.
+"""`atat data get`: download a corpus or tokenizer as described in the table `[source]` of its file.
 
-The file is TOML with a `[corpus]`, as in experiments/corpora, or a `[tokenizer]`, as in experiments/tokenizers. A
-source is a list of URLs, kept as files or unpacked, or a dataset of the Hugging Face hub, whose splits are written to
-files.
+The TOML file has a `[corpus]` table, as in experiments/corpora, or a `[tokenizer]` table, as in experiments/tokenizers.
+A source is either a list of URLs, whose files are kept or unpacked, or a dataset on the Hugging Face hub, whose splits
+are written to files.
 
     <folder>/.NAME.lock         locked during the download
     <folder>/.NAME.source.part  marks an incomplete download, with the command that resumes it
-    <folder>/NAME.source.json   what was downloaded, and from which `[source]`; written last
+    <folder>/NAME.source.json   records the downloaded files and their `[source]`; written last
 
-Files are complete or absent. Existing files are not downloaded again, and a text is never replaced silently by another.
+Files are complete or absent. Existing files are not downloaded again, and a text is never silently replaced.
 """
 
 import errno
@@ -43,59 +43,59 @@ from atat_zoo.system.parsing import from_json
 
 @component_base
 class SourceFile:
-    """A file at a URL, kept as it is, or an archive from which members are extracted."""
+    """A file at a URL that is kept unchanged, or an archive from which members are extracted."""
 
-    url: str = param(help="URL; braces are expanded, as in part-{000..127}.txt")
-    to: str | None = param(None, help="file to save, with the braces of url; not set for an archive")
+    url: str = param(help="URL of the file; braces are expanded, as in part-{000..127}.txt")
+    to: str | None = param(None, help="target file, with the same braces as in url; not set for an archive")
     members: dict[str, str] = param(
         attrs.Factory(dict),
-        help="names or patterns in a zip or tar, each with its target file, or target folder ending in /",
+        help="names or patterns of members in a zip or tar, each with a target file, or a target folder ending in /",
     )
-    bytes: int | None = param(None, help="size in bytes, if known", ge=0)
-    sha256: str | None = param(None, help="SHA-256 in hexadecimal, if known")
+    bytes: int | None = param(None, help="size of the file in bytes, if known", ge=0)
+    sha256: str | None = param(None, help="SHA-256 of the file in hexadecimal, if known")
 
     def __attrs_post_init__(self) -> None:
         if "" in (self.to, *self.members.values()):
             raise ValueError("a path in `to` or `members` is empty; name a file")
         if (self.to is None) == (not self.members):
-            raise ValueError("set `to`, or `members` for an archive, and not both")
+            raise ValueError("set either `to`, or `members` for an archive, not both")
         if self.sha256 is not None:
             if not re.fullmatch("[0-9a-fA-F]{64}", self.sha256):
                 raise ValueError(f"sha256 must be 64 hexadecimal digits, not {self.sha256!r}")
-            object.__setattr__(self, "sha256", self.sha256.lower())  # as they are computed
+            object.__setattr__(self, "sha256", self.sha256.lower())  # like computed ones
 
 
 @component_base
 class TextSource:
-    """The table `[source]` of a corpus or tokenizer file."""
+    """The table `[source]` in a corpus or tokenizer file."""
 
     licence: str = param(help="licence of the text")
-    cite: str = param(help="citation")
+    cite: str = param(help="citation of the text")
     size: str = param(help="approximate download size, in words")
     files: tuple[dict[str, Any], ...] = param((), help="files to download")
-    hub: str | None = param(None, help="a Hugging Face dataset, from the hub or a local folder")
+    hub: str | None = param(None, help="Hugging Face dataset, from the hub or a local folder")
     configuration: str | None = param(None, help="dataset configuration, if there are several")
-    splits: dict[str, str] = param(attrs.Factory(dict), help="dataset splits (or slices), each with its target file")
+    splits: dict[str, str] = param(attrs.Factory(dict), help="dataset splits or slices, each with its target file")
     column: str | None = param(
         None,
-        help="key of the text in records or downloaded JSON lines; a.b for a nested key; a list of texts is joined",
+        help="key of the text in records or downloaded JSON lines; a.b for a nested key; lists of texts are joined",
     )
-    vocabulary_size: int | None = param(None, help="vocabulary size, for a tokenizer", ge=1)
+    vocabulary_size: int | None = param(None, help="vocabulary size of a tokenizer", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if (self.hub is None) == (not self.files) or (self.hub is None) != (not self.splits):
-            raise ValueError("set `files`, or `hub` and `splits`, and not both")
+            raise ValueError("set either `files`, or `hub` and `splits`, not both")
         if "" in self.splits.values():
             raise ValueError("splits: a file name is empty; name a file")
         if len({*self.splits.values()}) < len(self.splits):
-            raise ValueError("splits: two splits have the same file; name another")
+            raise ValueError("splits: two splits have the same file; name a different file for one of them")
 
 
 class CorpusRecipe(NamedTuple):
     """A corpus or tokenizer that can be downloaded."""
 
     name: str
-    command: str  # which fetches it
+    command: str  # the command that downloads it
     field: str  # key of the text in JSON lines
     source: TextSource
     files: tuple[SourceFile, ...]
@@ -107,13 +107,13 @@ class CorpusRecipe(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """Every path that is written, with its braces; a folder for members of an archive ends in /."""
+        """All paths that are written, with their braces; a folder for archive members ends in /."""
         named = [path for file in self.files for path in (file.to, *file.members.values()) if path is not None]
         return [*self.source.splits.values(), *named]
 
 
 def read(name: str) -> CorpusRecipe:
-    """Return the source with a shipped name, or in a file; raise a `UserError` without a table `[source]`."""
+    """Return the shipped source with a name, or the source in a file; raise a `UserError` if it has no `[source]`."""
     file = shipped(f"{CORPORA}/{name}") or shipped(f"{TOKENIZERS}/{name}") or Path(name)
     try:
         table = read_toml(file)
@@ -124,7 +124,7 @@ def read(name: str) -> CorpusRecipe:
             f"{', '.join(known)})"
         ) from None
     if not isinstance(own := table.get("source"), dict):
-        raise UserError(f"{file}: source: the table [source] is missing; add it, with the URLs of the text")
+        raise UserError(f"{file}: source: the table [source] is missing; add it with the URLs of the text")
     zoo = Zoo.load()
     source, problems = structure(TextSource, own, "source", zoo)
     found = [
@@ -145,32 +145,32 @@ def read(name: str) -> CorpusRecipe:
 
 
 def every() -> list[CorpusRecipe]:
-    """Return the sources that ship with the zoo: first the corpora, then the tokenizers."""
+    """Return the sources that ship with the zoo, the corpora before the tokenizers."""
     return [read(name) for name in (*recipes(), *recipes(TOKENIZERS))]
 
 
 def published_size(path: str) -> int | None:
-    """Return the vocabulary size of the published tokenizer that `atat data get` saves to `path`; None for others."""
+    """Return the vocabulary size of the shipped tokenizer source that is saved to `path`, or None for other paths."""
     tokenizers = (read(name) for name in recipes(TOKENIZERS))
     return next((each.source.vocabulary_size for each in tokenizers if str(Path(path)) in each.paths), None)
 
 
 Say = Callable[[str], object]
-Record = dict[str, Any]  # as it is written
-Files = dict[str, Record]  # size and SHA-256 by the path; a large file is hashed once
-Begin = Callable[[list[Record]], None]  # marks the corpus as unfinished, with what it is fetched from
+Record = dict[str, Any]  # as written to the file
+Files = dict[str, Record]  # the size and SHA-256 for each path; a large file is hashed once
+Begin = Callable[[list[Record]], None]  # marks the corpus as unfinished, with the origins of its files
 Opener = Callable[[], IO[bytes]]
 _LINES = ".jsonl"
-_MANY, _TAIL = 0xFFFF, (1 << 16) + 22  # members of a zip that are counted elsewhere; bytes that its end may have
-_RETRIES, _TIMEOUT = 3, 60.0  # as of the corpus `shards`
-# What the libraries raise of an archive that is damaged, encrypted, or packed in a way that they do not know.
+_MANY, _TAIL = 0xFFFF, (1 << 16) + 22  # member count stored elsewhere in a zip; maximum length of its end record
+_RETRIES, _TIMEOUT = 3, 60.0  # see the `shards` corpus
+# Exceptions for an archive that is damaged, encrypted, or packed in a way that the libraries do not know.
 _DAMAGED = (*DAMAGED, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 
 
 def get(recipe: CorpusRecipe, say: Say) -> Record:
-    """Download the text of a source unless it exists; return the record of the download.
+    """Download the text of a source unless it exists, and return the record of the download.
 
-    A `UserError` names what cannot be downloaded, unpacked or written, and a text that has changed.
+    A `UserError` names a file that cannot be downloaded, unpacked or written, or a text that has changed.
     """
     path, mark = recipe.folder / f"{recipe.name}.source.json", marker(recipe.folder, recipe.name)
     try:
@@ -185,7 +185,7 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
             here = {name: _described(Path(name)) for name in (before or {}).get("files", ()) if Path(name).is_file()}
             _refuse_other(before, here, path)
             every = itertools.chain.from_iterable(_expanded(to, recipe) for to in recipe.paths if to[-1] != "/")
-            # The recipe may have more files by now than the record.
+            # The recipe may now have more files than the record.
             if before and here.keys() == before["files"].keys() | {str(Path(to)) for to in every}:
                 mark.unlink(missing_ok=True)
                 return before
@@ -205,7 +205,7 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
             return record
     except OSError as error:
         what, why = clip(error.filename or recipe.folder), error.strerror or error
-        raise UserError(f"{what} cannot be written: {why}; run the command in a folder that you may write to") from None
+        raise UserError(f"{what} cannot be written: {why}; run the command in a writable folder") from None
 
 
 def _record(path: Path) -> Record | None:
@@ -215,7 +215,7 @@ def _record(path: Path) -> Record | None:
         for each in record["files"].values():
             each["bytes"], each["sha256"]
         record["date"], [each["url"] for each in record["from"]]
-        [dict(each) for each in record.setdefault("source", {}).values()]  # of an older record
+        [dict(each) for each in record.setdefault("source", {}).values()]  # missing from older records
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -229,7 +229,7 @@ def _described(path: Path) -> Record:
 
 
 def _origins(recipe: CorpusRecipe) -> dict[str, Record]:
-    """Return the part of `[source]` that describes each file or folder of members, by its path."""
+    """Return a dict from the path of each file or member folder to the part of `[source]` that describes it."""
     source = recipe.source
     read = {"column": source.column, "text_field": recipe.field}
     if source.hub:
@@ -263,13 +263,13 @@ def _refuse_changed(recipe: CorpusRecipe, origins: dict[str, Record], begun: Rec
     for name, key, was, now in changes:
         if was != now:
             raise UserError(
-                f"source: of {name}, {key} was {clip(repr(was))} on {begun['date']}, and is {clip(repr(now))} in the "
-                f"recipe now; delete {name} and {path}, and run `{recipe.command}` again"
+                f"source: {key} of {name} was {clip(repr(was))} on {begun['date']}, but is now {clip(repr(now))}; "
+                f"delete {name} and {path}, and run `{recipe.command}` again"
             )
 
 
 def _earlier(begun: Record | None, url: str) -> Record:
-    """Return the record of an earlier download from a URL, or None."""
+    """Return the record of an earlier download from a URL, or an empty dict."""
     return next((each for each in (begun or {}).get("from", ()) if each["url"] == url), {})
 
 
@@ -278,15 +278,15 @@ def _refuse_other(before: Record | None, now: Files, path: Path) -> None:
     for name, found in now.items():
         if before and found != (then := before["files"].get(name, found)):
             raise UserError(
-                f"{name} has changed since its download on {before['date']}: its SHA-256 is {found['sha256']}, and was "
-                f"{then['sha256']}; delete it to download it again, or delete {path} to keep it as it is"
+                f"{name} has changed since its download on {before['date']}: its SHA-256 is {found['sha256']}, but was "
+                f"{then['sha256']}; delete it to download it again, or delete {path} to keep the changed file"
             )
 
 
 def _from_addresses(
     recipe: CorpusRecipe, begun: Record | None, here: Files, path: Path, begin: Begin, say: Say
 ) -> tuple[Files, list[Record]]:
-    """Download and unpack the files of a source; return the files that were written, and the downloads."""
+    """Download and unpack the files of a source; return the written files and the downloads."""
     begin([])
     written: Files = {}
     fetched: list[Record] = []
@@ -294,7 +294,7 @@ def _from_addresses(
     for file in recipe.files:
         for url, at in _addresses(file, recipe):
             if str(at) in written:
-                raise UserError(f"source.files: {url} has the target {at} of an earlier entry; name another file")
+                raise UserError(f"source.files: {url} has the target {at} of an earlier entry; name a different one")
             clean(at.parent)
             if at.is_file():
                 found = here.get(str(at)) or _described(at)
@@ -303,7 +303,7 @@ def _from_addresses(
                 found = _download(file, url, at, recipe, begun, path)
             if file.sha256 not in (None, found["sha256"]):
                 raise UserError(
-                    f"{at} is not the file at {url}: its SHA-256 is {found['sha256']}, and should be {file.sha256}; "
+                    f"{at} is not the file at {url}: its SHA-256 is {found['sha256']}, but should be {file.sha256}; "
                     f"delete it, and run `{recipe.command}` again"
                 )
             fetched.append({"url": url, **found})
@@ -311,14 +311,14 @@ def _from_addresses(
                 archives.append(at)
                 say(f"unpacking {at}")
             written |= _unpack(at, file, recipe, written) if file.members else {str(at): found}
-    for archive in archives:  # now that nothing of them is missing
-        archive.unlink(missing_ok=True)  # two entries may take members of one
+    for archive in archives:  # now that all members are written
+        archive.unlink(missing_ok=True)  # two entries may use the same archive
     return written, fetched
 
 
 def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun: Record | None, path: Path) -> Record:
-    """Download a file, which must have the hash in `[source]`, or else the hash of the earlier download."""
-    there = f"save it there yourself and run `{recipe.command}` again"
+    """Download a file, which must have the hash in `[source]` or, if there is none, that of an earlier download."""
+    there = f"save the file there yourself and run `{recipe.command}` again"
     other = f"if the file at the URL has changed, correct its bytes and sha256 in source.files, or {there}"
     sha256 = file.sha256
     if begun and sha256 is None and (sha256 := _earlier(begun, url).get("sha256")):
@@ -329,7 +329,7 @@ def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun:
 
 
 def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Path]]:
-    """Yield each URL of a file with the path of its download, which for an archive is temporary."""
+    """Yield each URL of a file with the path to save it to, which is temporary for an archive."""
     urls = _expanded(file.url, recipe)
     if file.to is None:
         yield from ((url, recipe.folder / file_name(url)) for url in urls)
@@ -337,9 +337,8 @@ def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Pa
     paths = _expanded(file.to, recipe)
     if len(paths) != len(urls):
         raise UserError(
-            f"{recipe.name}: source.files: {file.url} expands to {len(urls)} URLs, but {file.to} to "
-            f"{len(paths)} files; "
-            "make the numbers equal"
+            f"{recipe.name}: source.files: {file.url} expands to {len(urls)} URLs, but {file.to} expands to "
+            f"{len(paths)}; the numbers must be equal"
         )
     yield from ((url, Path(path)) for url, path in zip(urls, paths, strict=True))
 
@@ -355,7 +354,7 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
         with _damage(archive):
             for name, opened in _members(archive):
                 if name.startswith("/") or ".." in PurePosixPath(name).parts:
-                    said = f"{archive} has a member {clip(name)} outside its folder"
+                    said = f"{archive} contains a member outside its folder, {clip(name)}"
                     raise UserError(f"{said}; do not use this archive")
                 pattern = next((each for each in file.members if fnmatch.fnmatchcase(name, each)), None)
                 if pattern is None:
@@ -364,16 +363,16 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
                 path = Path(to, PurePosixPath(name).name) if to.endswith("/") else Path(to)
                 if path in patterns or str(path) in written:
                     raise UserError(
-                        f"source.files: {archive} has a member {clip(name)} for {path}, like an earlier member; name "
-                        "another target for one of them in members"
+                        f"source.files: {clip(name)} and another member of {archive} have the target {path}; name "
+                        "a different target for one of them in members"
                     )
                 clean(path.parent)
-                # What is damaged is no fault of the file that is written.
+                # Damage to the archive must not be reported as an error of the target file.
                 with replacing(path) as beside, _damage(archive), opened() as member, beside.open("wb") as out:
                     _convert(member, out, recipe, f"{archive}, {name}")
                 patterns[path] = pattern
     except UserError:
-        for path in patterns:  # they may be damaged, too
+        for path in patterns:  # these may also be damaged
             path.unlink(missing_ok=True)
         raise
     for pattern in file.members:
@@ -385,13 +384,13 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Opener]]:
-    """Yield the name of each file in a zip or tar, and a function that opens it until the next one is read."""
+    """Yield the name of each file in a zip or tar, and a function that opens the file until the next one is read."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             if _listed(archive) not in (_MANY, len(packed.infolist()) & _MANY):
                 raise zipfile.BadZipFile("its list of members is damaged")
             for info in packed.infolist():
-                with packed.open(info):  # which compares the list of names with the headers
+                with packed.open(info):  # compares the list of names with the headers
                     pass
                 if not info.is_dir():
                     yield info.filename, partial(packed.open, info)
@@ -401,7 +400,7 @@ def _members(archive: Path) -> Iterator[tuple[str, Opener]]:
 
 
 def _listed(archive: Path) -> int:
-    """Return how many members a zip declares, which `zipfile` does not check; `_MANY` if it declares that."""
+    """Return the number of members that a zip declares (or `_MANY`), which `zipfile` does not check."""
     with archive.open("rb") as file:
         file.seek(max(0, archive.stat().st_size - _TAIL))
         _, _, end = file.read().rpartition(b"PK\5\6")
@@ -413,13 +412,13 @@ def _damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*_DAMAGED, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of an offset
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # not an invalid offset
             raise
         raise UserError(f"{archive} cannot be unpacked ({error}); delete it and download it again") from None
 
 
 def _convert(member: IO[bytes], out: IO[bytes], recipe: CorpusRecipe, place: str) -> None:
-    """Copy a file; of JSON lines, copy only the text, as the corpus reads it."""
+    """Copy a file, or, if `source.column` is set, only the text from its JSON lines, as the corpus reads it."""
     if recipe.source.column is None:
         shutil.copyfileobj(member, out, 1 << 20)
         return
@@ -427,27 +426,27 @@ def _convert(member: IO[bytes], out: IO[bytes], recipe: CorpusRecipe, place: str
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{place}, line {number} is not JSON ({error}); see source.column") from None
+            raise UserError(f"{place}, line {number} is not JSON ({error}); correct or remove source.column") from None
         text = _text(row, recipe.source.column, f"{place}, line {number}")
         out.write(json.dumps({recipe.field: text}).encode() + b"\n")
 
 
 def _text(row: Any, column: str, place: str) -> str:
-    """Return the text in a column (a.b for a nested one); a list of texts is joined by newlines."""
+    """Return the text in a column (a.b for a nested one), joining a list of texts with newlines."""
     values = [row]
     for key in column.split("."):
         values = [value[key] if isinstance(value, dict) and key in value else None for value in values]
         values = [item for value in values for item in (value if isinstance(value, list) else [value])]
     for value in values:
         if not isinstance(value, str):
-            raise UserError(f"source.column: {place} has no text in {column!r}; name another column")
+            raise UserError(f"source.column: {place} has no text in {column!r}; name a different column")
     return "\n".join(values)
 
 
 def _from_hub(
     recipe: CorpusRecipe, begun: Record | None, here: Files, _: Path, begin: Begin, say: Say
 ) -> tuple[Files, list[Record]]:
-    """Write the splits of a dataset; return the files that were written, and the dataset with its commit."""
+    """Write the splits of a dataset; return the written files and a record of the dataset with its commit."""
     from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
 
     source, hub = recipe.source, recipe.source.hub or ""
@@ -460,7 +459,7 @@ def _from_hub(
         f"{', '.join(map(str, paths))} yourself, {form}"
     )
     complete = all(at.is_file() for at in paths)
-    # Of the commit of the splits that are here.
+    # Use the commit of the existing splits.
     commit = _earlier(begun, url).get("commit") or (None if local or complete else _commit(hub, mend))
     fetched = [{"url": url, "commit": commit}]
     if not complete:
@@ -468,13 +467,13 @@ def _from_hub(
     corpus = HuggingFaceCorpus(path=hub, config_name=source.configuration, revision=commit)
     for split, at in zip(source.splits, paths, strict=True):
         clean(at.parent)
-        if at.is_file():  # what it was, or yours
+        if at.is_file():  # downloaded earlier, or the user's own
             continue
         say(f"downloading {split} of {url} to {at}")
         with replacing(at) as beside, beside.open("wb") as out:
             for number, row in enumerate(_rows(corpus, split, mend), 1):
                 text = _text(row, source.column or recipe.field, f"{hub}, {split}, row {number}")
-                # Of the rows of WikiText some have the end of their line, and some are empty.
+                # Some rows of WikiText end with a newline, and some are empty.
                 line = json.dumps({recipe.field: text}) if at.suffix == _LINES else text.rstrip("\n")
                 out.write(line.encode() + b"\n")
     files = {str(at): here.get(str(at)) or _described(at) for at in paths}
@@ -489,7 +488,7 @@ def _commit(hub: str, mend: str) -> str:
         return str(huggingface_hub.HfApi().dataset_info(hub, timeout=_TIMEOUT).sha)
     except Exception as error:  # the library raises nearly anything
         reason = " ".join(str(error).split())
-        raise UserError(f"dataset {hub} on the Hugging Face hub cannot be reached ({reason:.200}); {mend}") from None
+        raise UserError(f"the dataset {hub} on the hub cannot be reached ({reason:.200}); {mend}") from None
 
 
 def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
@@ -500,26 +499,26 @@ def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
 
 
 def marker(folder: Path, name: str) -> Path:
-    """Return the file that marks an incomplete download; its table has `command`, `folder` and, by path, `source`."""
+    """Return the file that marks an incomplete download: a table of `command`, `folder` and, by path, `source`."""
     return folder / f".{name}.source.part"  # hidden from patterns like text/*
 
 
 def refuse_unfinished(paths: Iterable[Path], key: str) -> None:
-    """Raise a `UserError` if one of the files that `corpus.<key>` names is incompletely downloaded."""
+    """Raise a `UserError` if one of the files named by `corpus.<key>` belongs to an incomplete download."""
     paths = list(paths)
     for folder in {folder for path in paths for folder in path.parents}:
         for mark in folder.glob(marker(Path(), "*").name):
             try:
                 table = from_json(mark.read_bytes())
                 command, within, named = table["command"], Path(table["folder"]), {*map(Path, table["source"])}
-            except FileNotFoundError:  # it was finished now
+            except FileNotFoundError:  # the download was just completed
                 continue
             except (ValueError, TypeError, KeyError):
                 raise UserError(f"{mark} is damaged; delete it, and run `atat data get` for its corpus again") from None
             for path in (path for path in paths if path.is_relative_to(folder)):
                 here = within / path.relative_to(folder)
-                if named & {here, *here.parents}:  # the file, or the folder of members of an archive
+                if named & {here, *here.parents}:  # the file, or the folder with members of an archive
                     raise UserError(
                         f"corpus.{key}: {path} belongs to a corpus whose download is incomplete; run `{command}`, or "
-                        f"delete {mark} to read what is there"
+                        f"delete {mark} to use the incomplete corpus"
                     )

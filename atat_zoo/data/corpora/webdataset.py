@@ -1,4 +1,4 @@
-"""WebDatasets made elsewhere: samples of text, JSON or token ids in tar files, local or at URLs."""
+"""Existing WebDatasets: samples of text, JSON or token ids in tar files, stored locally or at URLs."""
 
 import io
 import json
@@ -25,25 +25,26 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Note, UserError, clip
 from atat_zoo.system.machine import memory
 
-_SUFFIXES = (".tar", ".tgz")  # of the files that a folder is named for, and .tar.gz or .tar.zst
+_SUFFIXES = (".tar", ".tgz")  # files to read from a folder, including .tar.gz and .tar.zst
 _KNOWN = ("txt", "json", "npy")
-_BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
-_META = re.compile(r"__[^/]*__($|/)")  # names of files about the archive, as webdataset has them
+_BEGINNING = 8 << 20  # bytes of text from which the amount of text in a file is estimated
+_META = re.compile(r"__[^/]*__($|/)")  # names of webdataset's metadata files
 
 
 @component
 class WebDatasetCorpus(NamedFiles):
-    """WebDatasets: tar files in which a sample is several consecutive files with one name and different extensions.
+    """WebDatasets: tar files whose samples are consecutive files with the same name but different extensions.
 
-    A sample is a document: the text in its `.txt`, in a field of its `.json`, or the token ids in its `.npy`, which
-    `tokenizer` decodes. A vector of ids is cut at BOS and EOS, and every row of a matrix is a vector. Samples and tar
-    files may be compressed (`.txt.gz`, `.tar.gz`, `.tar.zst`), and tar files concatenated (`cat a.tar b.tar`); a
-    damaged one is an error. Braces are expanded, as in `https://host/part-{000..127}.tar`. A URL is downloaded once,
-    into `cache`. The documents are then built into shards, as for any corpus.
+    Each sample is a document: the text in its `.txt` file, the text in a field of its `.json` file, or the token ids in
+    its `.npy` file, which are decoded by `tokenizer`. A vector of ids is split at BOS and EOS, and each row of a matrix
+    is such a vector. Samples and tar files may be compressed (`.txt.gz`, `.tar.gz`, `.tar.zst`), and tar files may be
+    concatenated (`cat a.tar b.tar`); a damaged file raises an error. Braces are expanded, as in
+    `https://host/part-{000..127}.tar`. Each URL is downloaded once, into `cache`. As for any corpus, shards are then
+    built from the documents.
     """
 
     name = "webdataset"
-    summary = "a WebDataset of .txt, .json or .npy samples, local or at URLs"
+    summary = "a WebDataset of .txt, .json or .npy samples, stored locally or at URLs"
     refs = ("https://github.com/webdataset/webdataset", "arXiv:2001.01858")
 
     train: tuple[str, ...] = param(help='paths, glob patterns or URLs such as ["https://host/part-{000..127}.tar"]')
@@ -60,13 +61,13 @@ class WebDatasetCorpus(NamedFiles):
     text_field: str = param("text", help="JSON key with the text: its exact name, or a.b for a nested key")
     missing: Policy = param("error", help="samples without text: raise an error, or skip and count them")
     tokenizer: Tokenizer | None = component_param(
-        "tokenizer", None, help="tokenizer of the ids in .npy files; must not need training"
+        "tokenizer", None, help="tokenizer that decodes the ids in .npy files; must not need training"
     )
     cache: str = param("data/cache/webdataset", help="folder for downloads")
     largest: float = param(20.0, help="maximum size of a downloaded file in GB", gt=0)
-    retries: int = param(5, help="retries of a download, after 0.5 s, 1 s, … up to 30 s", ge=0)
+    retries: int = param(5, help="number of times that a download is retried, after 0.5 s, 1 s, … up to 30 s", ge=0)
     timeout: float = param(
-        60.0, help="seconds without an HTTP response, or below 1 kB/s, after which a download attempt fails", gt=0
+        60.0, help="seconds after which a download attempt without an HTTP response, or below 1 kB/s, fails", gt=0
     )
     validation_share: float = param(
         0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
@@ -74,16 +75,16 @@ class WebDatasetCorpus(NamedFiles):
     test_share: float = param(
         0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
     )
-    seed: int = param(0, help="seed of the held-out split", ge=0)
+    seed: int = param(0, help="seed for choosing the held-out documents", ge=0)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.extension is not None and _form(self.extension) not in _KNOWN:
-            raise ValueError(f"extension = {self.extension!r} cannot be read; use one that ends in {', '.join(_KNOWN)}")
+            raise ValueError(f"extension = {self.extension!r} is unknown; use one that ends in {', '.join(_KNOWN)}")
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """The optional package needed to read the files, in the form of an optimizer's `package`."""
+        """The optional package required to read the files, in the same form as an optimizer's `package`."""
         return next(filter(None, (package(Path(name)) for name in (*self.train, *self.validation, *self.test))), None)
 
     @override
@@ -97,7 +98,7 @@ class WebDatasetCorpus(NamedFiles):
 
     @override
     def stamp(self) -> Any:
-        # What lies at an address is not fetched for this, and does not change once it is.
+        # Files at URLs are not downloaded for this, and do not change once they are.
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {
             split: [place if isinstance(place, str) else Stamp.of(place) for place in self._places(names, split)]
@@ -112,7 +113,7 @@ class WebDatasetCorpus(NamedFiles):
     @override
     def identity(self) -> dict[str, Any]:
         local = ("cache", "largest", "retries", "timeout")
-        # The names of all shards hang on this form: what came later is left out at its default.
+        # The names of all shard folders depend on this form, so parameters added later are left out at their defaults.
         later = {"missing": "error", "key_ends": "first"}
         table = {key: value for key, value in unstructure(self).items() if key not in local and later.get(key) != value}
         return table | ({"tokenizer": self.tokenizer.identity()} if self.tokenizer else {})
@@ -138,8 +139,8 @@ class WebDatasetCorpus(NamedFiles):
         return round(share * sum(path.stat().st_size for path in paths))
 
     def _places(self, patterns: tuple[str, ...], key: str) -> Iterator[str | Path]:
-        """Yield the URLs and the paths that the patterns of a parameter match."""
-        remedy = "paths are relative to the folder where atat is started"
+        """Yield the URLs and paths that match the patterns of a parameter."""
+        remedy = "paths are relative to the folder in which atat is started"
         search = Search(key, _SUFFIXES, remedy)
         for pattern in patterns:
             as_it_is = "{" not in pattern if is_address(pattern) else Path(pattern).exists()
@@ -170,7 +171,7 @@ class WebDatasetCorpus(NamedFiles):
                 return [content.decode("utf-8-sig")]
             except UserError:
                 raise
-            except Exception as error:  # of numpy's arrays, nearly any
+            except Exception as error:  # numpy may raise nearly any exception
                 reason = error.reason if isinstance(error, UnicodeDecodeError) else error
                 raise UserError(
                     f"corpus: {position}: its {name} cannot be read ({clip(reason)}); repair or remove it"
@@ -180,16 +181,14 @@ class WebDatasetCorpus(NamedFiles):
             yield from (text for text in texts if text.strip())
 
     def _model(self, position: str) -> TokenizerModel:
-        """Return the tokenizer that decodes the ids, which must not need training."""
-        remedy = "set it to the tokenizer that made the ids, `pretrained` or `run`"
+        """Return the tokenizer that decodes the ids; it must not need training."""
+        remedy = "set it to the `pretrained` or `run` tokenizer that produced the ids"
         if self.tokenizer is None:
             raise UserError(f"corpus.tokenizer: {position} contains token ids; {remedy}")
         name = self.tokenizer.name
 
         def no_text() -> Iterator[str]:
-            raise UserError(
-                f"corpus.tokenizer: {name!r} is trained on the text, so it cannot decode these ids; {remedy}"
-            )
+            raise UserError(f"corpus.tokenizer: {name!r} is trained on the text and cannot decode these ids; {remedy}")
 
         return self.tokenizer.train(no_text)
 
@@ -204,7 +203,7 @@ class WebDatasetCorpus(NamedFiles):
         if known:
             raise UserError(
                 f"corpus.extension: {position} has several of {', '.join(wanted)} ({has}); set corpus.extension to the "
-                "one with the text or the ids"
+                "one with the text or token ids"
             )
         forms = [_form(name) for name in there]
         if self.key_ends == "first" and any(forms.count(form) > 1 for form in _KNOWN):
@@ -215,7 +214,7 @@ class WebDatasetCorpus(NamedFiles):
             )
         lacks = f"no {self.extension!r}" if self.extension else f"none of {', '.join(_KNOWN)}"
         remedy = (
-            "set it to one of these" if self.extension else "set corpus.extension to the one with the text or the ids"
+            "set it to one of these" if self.extension else "set corpus.extension to the one with the text or token ids"
         )
         raise NoTextError(
             f"corpus.extension: {position} has {lacks} ({has}); {remedy}, or skip such samples with "
@@ -224,7 +223,7 @@ class WebDatasetCorpus(NamedFiles):
 
 
 def _unpacked(extension: str) -> str:
-    """Return an extension without the suffix of a compression."""
+    """Return an extension without its compression suffix."""
     name, dot, last = extension.rpartition(".")
     return name if dot and f".{last}" in PACKED else extension
 
@@ -234,7 +233,7 @@ def _form(extension: str) -> str:
 
 
 def _last_dot(name: str) -> tuple[str | None, str | None]:
-    """Return the key and extension of a file name, split at the last dot, or at the one before a compression."""
+    """Return the key and extension of a file name, split at the last dot before any compression suffix."""
     folder, slash, file = name.rpartition("/")
     first = _unpacked(file).rpartition(".")[0]
     return (f"{folder}{slash}{first}", file[len(first) + 1 :]) if first else (None, None)
@@ -248,7 +247,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _samples(path: Path, raw: IO[bytes], key_ends: str, policy: Policy) -> Rows:
-    """Yield the samples of a tar file, as webdataset groups them; raise a `UserError` for none, unless skipped."""
+    """Yield the samples in a tar file, grouped as in webdataset; if it has none, raise a `UserError` unless skipped."""
     from webdataset.tariterators import base_plus_ext, group_by_keys
 
     number, most, nameless = 0, memory() // 16, list[str]()
@@ -273,37 +272,37 @@ def _samples(path: Path, raw: IO[bytes], key_ends: str, policy: Policy) -> Rows:
             number += 1
         why = ""
     except MemoryError:
-        raise UserError(f"corpus: {path} has a file that does not fit into memory; split it") from None
+        raise UserError(f"corpus: {path} contains a file that does not fit into memory; split the file") from None
     except (*DAMAGED, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno:
             raise unreadable(path, error) from None
-        why = str(error.args[0]) if error.args else type(error).__name__  # without what the library adds
+        why = str(error.args[0]) if error.args else type(error).__name__  # without the library's additions
     if why:
         raise UserError(f"corpus: {path} cannot be read as a tar file ({clip(why)}); download or create it again")
     if not number and policy == "error":
-        said = f"{path} has no samples, only files without a name and an extension"
+        said = f"{path} contains no samples, only files without a name and an extension"
         raise UserError(f'corpus: {said}; remove it, or set corpus.missing = "skip"')
     if nameless:
         warnings.warn(
-            f"corpus: {path} has {len(nameless):,} files without an extension, the first {clip(nameless[0])}; they are "
-            "skipped",
+            f"corpus: {path} contains {len(nameless):,} files without an extension, such as {clip(nameless[0])}, which "
+            "are skipped",
             Note,
             stacklevel=2,
         )
 
 
 def _decoded(content: bytes, model: TokenizerModel, position: str) -> Iterator[str]:
-    """Yield the texts of an array of token ids, split at BOS and EOS."""
+    """Yield the texts encoded in an array of token ids, split at BOS and EOS."""
     ids = array_of(content)
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
-        raise ValueError(f"it holds {ids.dtype} {list(ids.shape)}, but token ids are a vector or matrix of integers")
+        raise ValueError(f"it holds {ids.dtype} {list(ids.shape)}, not an integer vector or matrix of token ids")
     size = model.vocabulary_size
     if ids.size and (ids.min() < 0 or ids.max() >= size):
         raise UserError(
-            f"corpus.tokenizer: {position} has the ids {ids.min()} to {ids.max()}, but the tokenizer has 0 to "
-            f"{size - 1}; name the one that made them"
+            f"corpus.tokenizer: {position} has ids from {ids.min()} to {ids.max()}, but the tokenizer has 0 to "
+            f"{size - 1}; name the tokenizer that produced the ids"
         )
     for row in np.atleast_2d(ids):
         ends = np.flatnonzero(np.isin(row, [each for each in (model.bos, model.eos) if each is not None]))
-        for document in np.split(row, ends):  # each but the first begins with what ends the one before
+        for document in np.split(row, ends):  # all but the first begin with the previous end
             yield model.decode(document.tolist())

@@ -1,6 +1,6 @@
-"""The contract of tokenizers: text to ids 0 … V−1 and back.
+"""The contract of tokenizers, which convert text to ids 0 … V−1 and back.
 
-The mask token is not part of the vocabulary; its id is V.
+The mask token has the id V and is not part of the vocabulary.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class TokenizerModel(Protocol):
     vocabulary_size: int  # V
     bos: int | None  # id that begins a sequence
     eos: int | None  # id that ends one
-    unknown: int | None = None  # id of what it cannot read
-    template: str | None = None  # its own template of dialogues, for Jinja; None for the plain one
+    unknown: int | None = None  # id of text that it cannot represent
+    template: str | None = None  # its own Jinja chat template; None for the plain template
 
     @property
     def library(self) -> Tokenizers | None:
-        """The equivalent tokenizer of the `tokenizers` library; None, the default, if the library cannot express it."""
+        """The equivalent tokenizer from the `tokenizers` library, or None (the default) if there is none."""
         return None
 
     def encode(self, text: str) -> list[int]:
@@ -43,17 +43,18 @@ class TokenizerModel(Protocol):
         """Return the ids of several texts."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; BOS and EOS are omitted, id V (the mask) becomes `[MASK]`."""
+        """Return the text of ids; BOS and EOS are omitted, and id V (the mask) becomes `[MASK]`."""
 
     def byte_counts(self) -> NDArray[np.int64]:
-        """Return the number of UTF-8 bytes of each token, int64 [V]; 0 for BOS and EOS."""
+        """Return the number of UTF-8 bytes in each token, int64 [V], which is 0 for BOS and EOS."""
 
     def chat(self, messages: Sequence[Message], *, answering: bool = False) -> list[Part]:
-        """Return a dialogue in tokens: the context, and the answers, which are the messages of the assistant.
+        """Return the tokens of a dialogue: the context, and the answers, which are the assistant's messages.
 
-        With `answering` it ends where the assistant's next message begins. By default a message is BOS, its role, a
-        newline, its content and EOS, and the loss of an answer includes content and EOS; a tokenizer may have its own
-        template. A dialogue that the template rejects, or a tokenizer without BOS and EOS, raises a `UserError`.
+        With `answering`, the tokens end where the assistant's next message begins. By default, a message consists of
+        BOS, its role, a newline, its content and EOS, and the loss of an answer includes its content and EOS. A
+        tokenizer may have its own template. A dialogue that the template rejects, or a tokenizer without BOS and EOS,
+        raises a `UserError`.
         """
         if self.bos is None or self.eos is None:
             raise UserError(
@@ -70,51 +71,52 @@ class TokenizerModel(Protocol):
         return parts + [Part([self.bos, *next(encoded)], False) for _ in asked]
 
     def chats(self, messages: Sequence[Message]) -> list[list[Part]]:
-        """Return the token sequences from which the answers of a dialogue are learned; by default one, from `chat`.
+        """Return the token sequences from which the answers in a dialogue are learned; by default, one from `chat`.
 
-        A template may write earlier messages differently from the last ones. Then there is a sequence for each answer,
-        with the messages before it as context, as at generation time.
+        A template may format earlier messages differently from the last ones. Then each answer has its own sequence,
+        with the previous messages as context, as in generation.
         """
         return [self.chat(messages)]
 
     def check_turns(self, messages: Sequence[Message]) -> None:
-        """Raise a `UserError` if the text of a message could be read as a message of another role.
+        """Raise a `UserError` if the text of a message could be read as a message with a different role.
 
-        By default, and with the plain template, this is impossible: no text is encoded to BOS or EOS.
+        By default, and with the plain template, this is impossible, because no text is encoded to BOS or EOS.
         """
         return
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` into a folder, for the component's `load`."""
+        """Write `tokenizer.json` to a folder, to be read by the component's `load`."""
 
 
 class Tokenizer(Protocol):
     """The base class of tokenizers; a component implements `train` and `load`."""
 
     name: str
-    # Examples for the conformance suite, of which it can write the first; () for the suite's own, in English.
+    # Example texts for the conformance suite, the first of which it can encode exactly; () for the suite's English
+    # ones.
     texts: ClassVar[tuple[str, ...]] = ()
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer, after training it on the training split if needed."""
+        """Return the tokenizer, trained on the training split if needed."""
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote; the original files are not needed."""
+        """Return the tokenizer saved by `save`, without reading its original files."""
 
     def fingerprint(self) -> str | None:
-        """Return a hash of the tokenizer's files, so that shards of other files are not reused; None without files."""
+        """Return a hash of the tokenizer's files, so that other files get new shards; None if it has no files."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """Return the tokenizer's table, without the parameters that do not affect the tokens."""
+        """Return the tokenizer's table without the parameters that do not affect the tokens."""
         return unstructure(self)
 
     @property
     def template(self) -> str | None:
-        """The tokenizer's own Jinja chat template; None, the default, for the plain template."""
+        """The tokenizer's own Jinja chat template, or None (the default) for the plain template."""
         return None
 
     @property
     def like(self) -> Tokenizer | None:
-        """The run's own tokenizer, for the tokenizer of a run, whose fingerprint is the hash of `tokenizer.json`."""
+        """For the tokenizer of a run, the run's own [tokenizer]; its fingerprint is the hash of `tokenizer.json`."""
         return None

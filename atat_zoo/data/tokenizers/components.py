@@ -25,7 +25,7 @@ _VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 @component
 class BytesTokenizer(Tokenizer):
-    """Every byte of the UTF-8 text is a token: V = 258, ids 0 to 255, BOS 256, EOS 257."""
+    """Encodes every byte of the UTF-8 text as a token: V = 258, ids 0 to 255, BOS 256, EOS 257."""
 
     name = "bytes"
     summary = "one token per UTF-8 byte; V = 258 with BOS and EOS"
@@ -44,7 +44,7 @@ class BytesTokenizer(Tokenizer):
 
 @component
 class CharactersTokenizer(Tokenizer):
-    """Space and the letters a to z: V = 27, ids 0 to 26; with `special`, BOS 27 and EOS 28."""
+    """Encodes the space and the letters a to z: V = 27, ids 0 to 26; with `special_tokens`, BOS 27 and EOS 28."""
 
     name = "characters"
     summary = "one token per character of text8: space and a to z, V = 27"
@@ -52,7 +52,7 @@ class CharactersTokenizer(Tokenizer):
 
     special_tokens: bool = param(False, help="add BOS and EOS as ids 27 and 28")
     unknown: Literal["error", "space"] = param(
-        "error", help="other characters: raise an error, or replace them by a space"
+        "error", help="for other characters: raise an error, or replace them with a space"
     )
 
     @override
@@ -70,8 +70,8 @@ class CharactersTokenizer(Tokenizer):
 class BPETokenizer(Tokenizer):
     """Byte-pair encoding on bytes, as in GPT-2, trained on the training split.
 
-    It encodes every text, because the 256 bytes are in the vocabulary. V includes BOS and EOS, the last two ids. V is
-    smaller if the corpus has too few pairs. The same text gives the same merges.
+    It can encode any text, because the vocabulary contains the 256 bytes. V includes BOS and EOS, which have the last
+    two ids, and is smaller if the corpus has too few pairs. Identical text gives identical merges.
     """
 
     name = "bpe"
@@ -87,7 +87,7 @@ class BPETokenizer(Tokenizer):
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
         from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, trained
 
-        # The library reserves 70 bytes a token before it reads, and aborts when it does not get them.
+        # The library allocates 70 bytes per token before it reads, and aborts if this fails.
         size = self.vocabulary_size
         require(140 * size, f"tokenizer.vocabulary_size = {size}", "its table", "lower it")
         return LibraryModel(trained(documents(), self.vocabulary_size, (BOS, EOS)), bos=BOS, eos=EOS)
@@ -103,20 +103,20 @@ class BPETokenizer(Tokenizer):
 class PretrainedTokenizer(Tokenizer):
     """A tokenizer from a `tokenizer.json`, or from the vocabulary and merges of a byte-level BPE such as GPT-2's.
 
-    BOS and EOS are optional, and needed to pack with them; GPT-2 uses "<|endoftext|>" for both. The ids are those of
-    the file; V is the largest id plus one. Bytes per token are exact for byte-level vocabularies; for others they are
-    the bytes of the token's displayed text. Text is never encoded to BOS, EOS or an added token, except added white
-    space.
+    BOS and EOS are optional unless `data.special_tokens` requires them; GPT-2 uses "<|endoftext|>" for both. The ids
+    are taken from the file, and V is the largest id plus one. The number of bytes per token is exact for byte-level
+    vocabularies; for others, it is the length of the token's displayed text. Text is never encoded to BOS, EOS or an
+    added token, except added white space.
     """
 
     name = "pretrained"
-    summary = "a pretrained tokenizer: tokenizer.json, or vocabulary and merges as for GPT-2"
+    summary = "a pretrained tokenizer: a tokenizer.json, or a vocabulary and merges such as GPT-2's"
     refs = ("https://huggingface.co/docs/tokenizers", "arXiv:1508.07909")
 
     path: str = param(
-        help="tokenizer.json, or the vocabulary (vocab.json, encoder.json) or the folder with vocabulary and merges"
+        help="a tokenizer.json, a vocabulary (vocab.json, encoder.json), or the folder that contains these files"
     )
-    merges: str | None = param(None, help="merges file; default: merges.txt or vocab.bpe in the vocabulary's folder")
+    merges: str | None = param(None, help="merges file; default: merges.txt or vocab.bpe next to the vocabulary")
     bos: str | None = param(None, help="BOS token")
     eos: str | None = param(None, help="EOS token")
     source: str = param("", help="where to get the files; printed when one is missing")
@@ -144,18 +144,18 @@ class PretrainedTokenizer(Tokenizer):
         return _digest(*self._files())
 
     def _files(self) -> list[Path]:
-        """Return `[tokenizer.json]`, or vocabulary and merges."""
+        """Return the path of `tokenizer.json`, or of the vocabulary and the merges."""
         path = Path(os.path.expanduser(self.path))
         if path.is_dir():
             there = [name for name in (_FILE, *_VOCABULARIES) if (path / name).is_file()]
             if not there:
                 raise UserError(
-                    f"tokenizer.path: the folder {path} contains no tokenizer.json, vocab.json or encoder.json; name "
-                    "the tokenizer's file"
+                    f"tokenizer.path: the folder {path} contains no tokenizer.json, vocab.json or encoder.json; set it "
+                    "to the tokenizer's file"
                 )
             path = path / there[0]
         if not path.is_file():
-            remedy = self.source or "set it to a tokenizer.json or a vocabulary"
+            remedy = self.source or "set it to a tokenizer.json or vocabulary file"
             raise UserError(f"tokenizer.path: file not found: {path}; {remedy}")
         if self.merges is not None:
             merges = Path(os.path.expanduser(self.merges))
@@ -170,15 +170,15 @@ class PretrainedTokenizer(Tokenizer):
 
 @component
 class RunTokenizer(Tokenizer):
-    """The tokenizer of a finished run, so that two models share their ids.
+    """The tokenizer of a finished run, so that two models share the same ids.
 
-    An experiment file names the run, from which the run's [tokenizer] and the hash of its file are filled in, as `atat
-    resolve` shows. After the shards are built, the run is no longer needed. With `init_from`, this is the default
+    An experiment file names only the run; the run's [tokenizer] and the hash of its file are filled in, as `atat
+    resolve` shows. Once the shards are built, the run is no longer needed. With `init_from`, this is the default
     tokenizer.
     """
 
     name = "run"
-    summary = "the tokenizer of another run"
+    summary = "the tokenizer of a different run"
 
     path: str = param(help="run folder, relative to the working directory")
     sha256: str | None = param(None, help="SHA-256 of the run's tokenizer.json; default: filled in from the run")
@@ -192,7 +192,7 @@ class RunTokenizer(Tokenizer):
         if self.sha256 is not None and _digest(path) != self.sha256:
             raise UserError(
                 f"tokenizer.path: {path} has changed since this experiment was resolved; resolve it again, or name a "
-                "run that still has the tokenizer"
+                "run that still has the original tokenizer"
             )
         return self.like.load(path.parent)
 
@@ -207,7 +207,7 @@ class RunTokenizer(Tokenizer):
 
     @override
     def identity(self) -> dict[str, Any]:
-        return self.like.identity()  # wherever the run lies; the hash of its file is checked by itself
+        return self.like.identity()  # without the path of the run; the hash of its file is checked separately
 
     @override
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""Tokenizers that are ready to use: tables of bytes, and wrappers of the `tokenizers` library."""
+"""Tokenizers that are ready to use: tables of bytes, and wrappers around the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALPHABET = " " + string.ascii_lowercase
 
 
 class TableModel(TokenizerModel):
-    """The decoding half of a `TokenizerModel`, given the bytes of each id; BOS, EOS and ids without text have none."""
+    """The decoding half of a `TokenizerModel`, given the bytes of each id (none for BOS, EOS and ids without text)."""
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
         self._table = [*table, b"[MASK]"]
@@ -39,7 +39,7 @@ class TableModel(TokenizerModel):
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
-        return b"".join([self._table[i] for i in ids]).decode("utf-8", "replace")  # U+FFFD for what is not UTF-8
+        return b"".join([self._table[i] for i in ids]).decode("utf-8", "replace")  # U+FFFD for invalid UTF-8
 
     @override
     def byte_counts(self) -> NDArray[np.int64]:
@@ -47,7 +47,7 @@ class TableModel(TokenizerModel):
 
 
 class SmallModel(TableModel):
-    """A tokenizer whose `tokenizer.json` has only a few settings."""
+    """A tokenizer whose `tokenizer.json` contains only a few settings."""
 
     content: dict[str, Any]
 
@@ -60,7 +60,7 @@ class SmallModel(TableModel):
         (folder / FILE).write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
 
     def checked(self, folder: Path) -> Self:
-        """Return the tokenizer itself, after checking that `save` wrote it to this folder."""
+        """Return the tokenizer itself, after checking that `save` wrote it to the folder."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -70,14 +70,14 @@ class SmallModel(TableModel):
             raise UserError(f"{path} is not readable JSON ({error}); build the shards again") from None
         if content != self.content:
             raise UserError(
-                f"{path} belongs to another tokenizer than the experiment's: it has {_brief(content)}, the experiment "
+                f"{path} does not match the experiment's tokenizer: it has {_brief(content)}, but the experiment has "
                 f"{_brief(self.content)}; change [tokenizer] or build the shards again"
             )
         return self
 
 
 class BytesModel(SmallModel):
-    """The trained form of the tokenizer `bytes`."""
+    """The ready-to-use `bytes` tokenizer."""
 
     def __init__(self) -> None:
         super().__init__([bytes([i]) for i in range(256)] + [b"", b""], bos=256, eos=257)
@@ -98,7 +98,7 @@ class BytesModel(SmallModel):
 
 
 class CharactersModel(SmallModel):
-    """The trained form of the tokenizer `characters`."""
+    """The ready-to-use `characters` tokenizer."""
 
     def __init__(self, *, special: bool, unknown: str) -> None:
         table = [symbol.encode() for symbol in ALPHABET]
@@ -118,8 +118,8 @@ class CharactersModel(SmallModel):
             return [ids[symbol] for symbol in text]
         except KeyError as error:
             raise UserError(
-                f"tokenizer 'characters' knows the space and a to z, not {error.args[0]!r}; "
-                'set tokenizer.unknown = "space", or use the tokenizer "bytes" or "bpe"'
+                f"tokenizer 'characters' can encode only the space and a to z, not {error.args[0]!r}; "
+                'set tokenizer.unknown = "space", or use the "bytes" or "bpe" tokenizer'
             ) from None
 
     @cached_property
@@ -136,10 +136,10 @@ def _brief(content: Any) -> str:
 
 
 _END_OF_TEXT = "<|endoftext|>"
-# An explicit choice of threads: without one the library warns when loader workers fork.
+# Enable threads explicitly: otherwise, the library warns when loader workers fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
-_GAPS = 4096  # ids without a token that a vocabulary may have besides as many as it has tokens
+_GAPS = 4096  # unused ids that a vocabulary may have, in addition to as many as it has tokens
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -151,7 +151,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def from_file(path: Path) -> Tokenizer:
-    """Load a `tokenizer.json` of the `tokenizers` library."""
+    """Load a tokenizer from a `tokenizer.json` of the `tokenizers` library."""
     if not path.is_file():
         raise UserError(f"tokenizer file {path} is missing; build the shards again, or correct tokenizer.path")
     try:
@@ -165,16 +165,16 @@ def from_file(path: Path) -> Tokenizer:
 
 
 def _bounded(tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """Return a tokenizer after checking its largest id, which sets the size of a model, against its token count."""
+    """Return a tokenizer after checking that its largest id, which determines the size of a model, is plausible."""
     ids = tokenizer.get_vocab(with_added_tokens=True).values()
     if not ids or max(ids) >= 2 * len(ids) + _GAPS:
-        held = f"{len(ids)} tokens but the id {max(ids)}" if ids else "no tokens"
-        raise UserError(f"tokenizer file {path} has {held}; number its tokens without large gaps, or copy it again")
+        held = f"{len(ids)} tokens, but the largest id is {max(ids)}" if ids else "no tokens"
+        raise UserError(f"tokenizer file {path} has {held}; number the tokens without large gaps, or copy it again")
     return tokenizer
 
 
 def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> Tokenizer:
-    """Return a byte-level BPE of at most `size` tokens, trained on documents; its last ids are the special tokens."""
+    """Return a byte-level BPE trained on documents, with at most `size` tokens, the last of which are `special`."""
     tokenizer = _byte_level(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size - len(special),
@@ -187,26 +187,26 @@ def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> To
 
 
 def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
-    """Load a byte-level BPE from its vocabulary (JSON) and merges (text), in the format of GPT-2."""
+    """Load a byte-level BPE from a vocabulary (JSON) and merges (text) in the format of GPT-2."""
     try:
         tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"tokenizer.path: {vocabulary} and {merges} are not a byte-pair encoding: {error}") from None
-    # GPT-2's one special token is an ordinary entry of its vocabulary, but has no text.
+    # GPT-2's only special token is an ordinary vocabulary entry, but stands for no text.
     if _END_OF_TEXT in tokenizer.get_vocab():
         tokenizer.add_special_tokens([_END_OF_TEXT])
     return _bounded(tokenizer, vocabulary)
 
 
 def of_bytes(special: Sequence[str]) -> Tokenizer:
-    """Return a `tokenizers` tokenizer with an id for each byte, 0 to 255, followed by special tokens."""
+    """Return a `tokenizers` tokenizer with an id for each byte, 0 to 255, followed by the special tokens."""
     tokenizer = _byte_level(models.BPE({symbol: i for i, symbol in enumerate(_symbols())}, []))
     tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 
 def of_characters(alphabet: str, unknown: str | None, special: Sequence[str]) -> Tokenizer:
-    """Return a `tokenizers` tokenizer with an id for each character, followed by special tokens.
+    """Return a `tokenizers` tokenizer with an id for each character, followed by the special tokens.
 
     Any other character is encoded as `unknown`, or raises an error.
     """
@@ -219,17 +219,17 @@ def of_characters(alphabet: str, unknown: str | None, special: Sequence[str]) ->
 
 
 class LibraryModel(TableModel):
-    """A `TokenizerModel` around the `tokenizers` library.
+    """A `TokenizerModel` that wraps a tokenizer from the `tokenizers` library.
 
     Attributes:
-        byte_level: whether each token is a fixed sequence of bytes. Then decoding and `byte_counts` are exact for
-            every id; otherwise the library decodes, and the counts are those of the tokens' displayed text. control:
-            the ids that no text is encoded to: BOS, EOS and every added token, except white space and symbols of the
+        byte_level: whether each token is a fixed sequence of bytes. If so, decoding and `byte_counts` are exact for
+            every id; otherwise, the library decodes, and the counts refer to the tokens' displayed text.
+        control: the ids that no text is encoded to: BOS, EOS and all added tokens except white space and symbols of the
             model itself.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
-        # Text that happens to contain the name of a special token is text.
+        # Text that happens to contain the name of a special token is encoded as text.
         tokenizer.encode_special_tokens = True
         self._library = tokenizer
         vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
@@ -268,7 +268,7 @@ class LibraryModel(TableModel):
 
     @classmethod
     def load(cls, folder: Path, *, bos: str | None, eos: str | None) -> LibraryModel:
-        """Return the tokenizer that `save` wrote."""
+        """Return the tokenizer that `save` wrote to a folder."""
         return cls(from_file(folder / FILE), bos=bos, eos=eos)
 
     @override
@@ -298,24 +298,25 @@ class LibraryModel(TableModel):
 
 
 def encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of several texts."""
+    """Return the token ids of each text."""
     try:
-        # The fast one: it keeps no offsets, which nothing here reads.
+        # The fast version does not compute offsets, which are not needed here.
         encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     except Exception as error:  # the library raises bare Exception, for text that a vocabulary does not cover
         for text in texts:
             refuse_halves(text, "the text")
         raise UserError(
             f"tokenizer: the text cannot be encoded: {error}; "
-            "use a tokenizer that knows every character, such as bytes or bpe"
+            "use a tokenizer that can encode every character, such as bytes or bpe"
         ) from None
     return [encoding.ids for encoding in encoded]
 
 
 def adapted(tokenizer: Tokenizer, hidden: Collection[str] = (), *, prefix: bool = True) -> Tokenizer:
-    """Return a copy that encodes no text to the `hidden` tokens and, without `prefix`, adds no space before a text.
+    """Return a copy that never encodes text to the `hidden` tokens and, if not `prefix`, adds no space before a text.
 
-    Their ids stay, but the copy gives them names that nobody can guess, and drops the merges that produce them.
+    The hidden tokens keep their ids, but get names that cannot be guessed, and the merges that produce them are
+    dropped.
     """
     content = json.loads(tokenizer.to_str())
     names = {name: f"\0{secrets.token_hex(16)}{i}" for i, name in enumerate(sorted(hidden))}
@@ -342,7 +343,7 @@ def adapted(tokenizer: Tokenizer, hidden: Collection[str] = (), *, prefix: bool 
 
 
 def _unknown(tokenizer: Tokenizer) -> str | None:
-    """Return the unknown token of the tokenizer."""
+    """Return the unknown token of a tokenizer, if it has one."""
     if isinstance(tokenizer.model, models.Unigram):
         number = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if number is None else tokenizer.id_to_token(number)
@@ -351,7 +352,7 @@ def _unknown(tokenizer: Tokenizer) -> str | None:
 
 
 def _unprefixed(value: Any) -> Any:
-    """Return the settings of a tokenizer without the space that some add before a text."""
+    """Return the settings of a tokenizer without those that add a space before a text."""
     if isinstance(value, list):
         return [_unprefixed(each) for each in value if not (isinstance(each, dict) and each.get("type") == "Prepend")]
     if not isinstance(value, dict):
@@ -363,7 +364,7 @@ def _unprefixed(value: Any) -> Any:
 
 
 def _bytes_of(token: str, byte_level: bool) -> bytes:
-    """Return the bytes of a token: exact if tokens are bytes, otherwise those of its displayed text."""
+    """Return the exact bytes of a byte-level token, or, for other tokenizers, the bytes of its displayed text."""
     if byte_level:
         try:
             return token.translate(_byte_of_symbol()).encode("latin-1")
@@ -379,16 +380,16 @@ def _bytes_of(token: str, byte_level: bool) -> bytes:
 def _byte_of_symbol() -> dict[int, int]:
     """Return the byte of each printable symbol, for `str.translate`.
 
-    Other characters of Latin-1 map to a character outside Latin-1, so that encoding them fails.
+    All other Latin-1 characters map to a character outside Latin-1, so that encoding them fails.
     """
     symbols = {ord(symbol): byte for byte, symbol in enumerate(_symbols())}
     return {byte: 0xFFFF for byte in range(256) if byte not in symbols} | symbols
 
 
 def _symbols() -> list[str]:
-    """Return the printable symbol of each byte, in the notation of byte-level BPE since GPT-2.
+    """Return the printable symbol of each byte, in the notation that byte-level BPE has used since GPT-2.
 
-    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order.
+    Printable Latin-1 characters represent themselves; the other 68 bytes are represented by U+0100, U+0101, … in order.
     """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = itertools.count(0x100)

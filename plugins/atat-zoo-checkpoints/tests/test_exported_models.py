@@ -100,7 +100,7 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
     sentences = [
         ((str(other.path), "out"), "objective 'block' predicts the first block that contains only masks"),
         ((str(run.path), str(run.path)), "is not empty; choose a new folder"),
-        ((str(run.path), "\udcff"), r"'\udcff': the name is not UTF-8; choose another one"),
+        ((str(run.path), "\udcff"), r"'\udcff': the name is not UTF-8; choose a different name"),
         ((str(tmp_path / "none"), "out"), "is not a run folder"),
     ]
     for words, said in sentences:

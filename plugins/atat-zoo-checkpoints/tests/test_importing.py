@@ -133,7 +133,7 @@ def test_a_run_is_as_it_was_when_the_new_one_does_not_fit_or_cannot_be_written(m
     assert files_of(run) == before
     assert {path.name for path in run.iterdir()} == {".lock", "environment.json", "model", "resolved.toml"}
     assert not (tmp_path / "runs").exists()
-    with pytest.raises(UserError, match="the name is not UTF-8; choose another one"):
+    with pytest.raises(UserError, match="the name is not UTF-8; choose a different name"):
         import_model(str(model), tmp_path / "\udcff")
 
 

@@ -123,8 +123,8 @@ def test_text8(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("text8", b"Hello", "contains the byte b'H', but text8 has only the space and a to z"),
-        ("text8", b"", "contains nothing"),
+        ("text8", b"Hello", "contains the byte b'H', but text8 consists only of the space and a to z"),
+        ("text8", b"", "contains no text"),
         ("text8.gz", gzip.compress(b"abc" * 1000, mtime=0)[:-12], "cannot be read"),
         ("text8.zip", b"x", "cannot be read"),
         ("nothing", None, r"file not found: .*nothing; run `atat data get text8`"),

@@ -233,7 +233,7 @@ def test_missing_files_and_packages(tmp_path, monkeypatch):
     for settings in ({"train": ()}, {"train": ("a", "")}, {"train": ("a",), "test_share": 0.95}):
         with pytest.raises(ValueError, match=r"train is empty|must add up to less than 1"):
             FilesCorpus(**settings)
-    with pytest.raises(UserError, match=r"1 documents are too few to hold some out"):
+    with pytest.raises(UserError, match=r"1 documents are too few to hold out any"):
         splits(undivided(here, test_share=0.05))
     (tmp_path / "b.txt").write_text("y")
     found = undivided(f"{tmp_path}/*.txt").documents("train")
@@ -293,7 +293,7 @@ def test_a_key_is_found_by_a_path_of_keys_with_dots_and_first_by_its_exact_name(
         ("a.jsonl", b"[" * 100_000, "line 1 is not valid JSON"),
         ("a.jsonl", b'{"text": 3}', r"'text' is not text: 3"),
         ("a.csv", b"id,texts\n1,x\n", "has no column 'text'; did you mean 'texts'. in its first line"),
-        ("a.csv", b"id,text\n1\n", "line 2 has no 'text': it ends before that column"),
+        ("a.csv", b"id,text\n1\n", "line 2 has no 'text', because it ends before that column"),
         ("a.csv", b'id,text\n1,"x\n', "line 2 is not valid CSV .unexpected end of data.; correct it"),
         ("a.csv", b"id,text\n1,a\n2,b,c\n", r"a\.csv, line 3 has 3 cells for 2 columns; quote cells"),
         ("a.tar", b"x" * 1024, r"a\.tar is an archive; .* corpus\.use = \"webdataset\""),
@@ -343,7 +343,7 @@ def test_rows_without_a_text_are_counted_on_request_but_never_all_of_them(tmp_pa
     with pytest.raises(UserError, match=r"a\.parquet, row 2: 'text' is null; set corpus\.missing = \"skip\""):
         read(path)
     with pytest.warns(
-        Note, match=r"^corpus\.train: 2 of 4 records have no text and were skipped, the first: .*, row 2$"
+        Note, match=r"^corpus\.train: 2 of 4 records have no text and were skipped, the first at .*, row 2$"
     ):
         assert read(path, missing="skip") == ["a", "b"]
     (tmp_path / "a.jsonl").write_text('{"txt": "a"}\n{"txt": "b"}\n')
@@ -361,9 +361,9 @@ def test_what_save_to_disk_wrote(tmp_path):
         assert list(corpus.documents("train")) == TEXTS
     part = HuggingFaceCorpus(path=str(tmp_path / "one"), train="train[2:5]", validation="train[-1:]", test_share=0.0)
     assert [list(part.documents(split)) for split in ("train", "validation")] == [TEXTS[2:5], TEXTS[-1:]]
-    with pytest.raises(UserError, match=r"corpus\.path: .*one, split 'test', cannot be read: Unknown split"):
+    with pytest.raises(UserError, match=r"corpus\.path: split 'test' of .*one cannot be read: Unknown split"):
         list(HuggingFaceCorpus(path=str(tmp_path / "one"), train="test", **settings).documents("train"))
-    with pytest.warns(Note, match=r"skipped: 2 of another format"):
+    with pytest.warns(Note, match=r"skipped: 2 \(different format"):
         assert read(tmp_path / "one") == TEXTS
 
 
@@ -460,7 +460,7 @@ def test_a_folder_is_read_with_its_links_and_each_file_once(folder):
     assert read(folder) == ["here/a.txt", "here/in/b.txt", "there/c.txt"]
     (folder.parent / "same").symlink_to("here")
     with pytest.warns(
-        Note, match=r"skipped: 2 a folder \(.*/same/in\), 1 already read under another name \(.*/same/a\.txt\)"
+        Note, match=r"skipped: 2 \(folder: .*/same/in\), 1 \(already read under a different name: .*/same/a\.txt\)"
     ):
         assert read(f"{folder}/*.txt", f"{folder.parent}/same/*") == ["here/a.txt"]
     (folder / "in" / "up").symlink_to("..")  # a circle
@@ -471,9 +471,9 @@ def test_a_folder_is_read_with_its_links_and_each_file_once(folder):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("not this")
     told = (
-        f"corpus.train: skipped: 1 hidden ({folder}/.hidden.txt), 3 of another format ({folder}/LICENSE), 1 a broken "
-        f"link ({folder}/gone.txt), 1 a device or a pipe ({folder}/pipe.txt), 2 already read under another name "
-        f"({folder}/in/up)"
+        f"corpus.train: skipped: 1 (hidden: {folder}/.hidden.txt), 3 (different format: {folder}/LICENSE), 1 (broken "
+        f"link: {folder}/gone.txt), 1 (device or pipe: {folder}/pipe.txt), 2 (already read under a different name: "
+        f"{folder}/in/up)"
     )
     with pytest.warns(Note) as notes:
         assert read(folder) == ["here/a.txt", "here/in/b.txt", "there/c.txt"]
@@ -503,7 +503,7 @@ def test_a_bracket_is_a_sign_where_such_a_path_is_there(tmp_path, name):
     for pattern in ("in/*.txt", "in/part-[01]*.txt", "in/*[x].txt", "", "in/"):
         assert read(f"{tmp_path}/{name}/{pattern}") == both
     assert read(f"{folder}/part-1[x].txt") == both[1:]
-    with pytest.raises(UserError, match=r"file not found: .*; \[ begins a pattern; write \[\[\] for .*; paths"):
+    with pytest.raises(UserError, match=r"file not found: .*; \[ begins a pattern, so write \[\[\] for .*; paths"):
         read(f"{folder}/part-[5]*.txt")
 
 
@@ -550,12 +550,12 @@ def test_samples_without_a_text_and_tar_files_without_samples(tmp_path):
     tar = tar_of(tmp_path / "a.tar", members)
     with pytest.raises(UserError, match=r"sample '1': 'text' is null; set corpus\.missing = \"skip\""):
         samples(tar)
-    with pytest.warns(Note, match=r"2 of 5 records have no text and were skipped, the first: .*a\.tar, sample '1'"):
+    with pytest.warns(Note, match=r"2 of 5 records have no text and were skipped, the first at .*a\.tar, sample '1'"):
         assert samples(tar, missing="skip") == ["a"] * 3
     with pytest.raises(UserError, match=r"sample '0' has no 'txt' \(it has json\)"):
         samples(tar, missing="skip", extension="txt")
     tar_of(tmp_path / "b.tar", {})
-    with pytest.raises(UserError, match=r'b\.tar has no samples, .*; remove it, or set corpus\.missing = "skip"'):
+    with pytest.raises(UserError, match=r'b\.tar contains no samples, .*; remove it, or set corpus\.missing = "skip"'):
         samples(tmp_path / "b.tar")
     with pytest.warns(Note, match="2 of 5 records"):
         assert samples(tmp_path, missing="skip") == ["a"] * 3

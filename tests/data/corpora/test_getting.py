@@ -119,28 +119,28 @@ def test_files_are_fetched_once_and_recorded(server, atat):
     [
         ("truncate", "", "its last 28000 bytes are missing"),
         ("404", "", "HTTP 404 Not Found"),
-        ("", "bytes = 56_001", "it has 56,000 bytes, and should have 56,001"),
+        ("", "bytes = 56_001", "it has 56,000 bytes, but should have 56,001"),
     ],
 )
 def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(server, refused, fault, rest, reason):
     server.faults["a.txt"].extend([fault] * 9)
     err = refused(write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
     assert f"error: text/a.txt cannot be downloaded ({server.address}/a.txt: {reason})" in err
-    assert err.endswith("save it there yourself and run `atat data get mine.toml` again\n")
+    assert err.endswith("save the file there yourself and run `atat data get mine.toml` again\n")
     assert here() == {}
 
 
 @pytest.mark.parametrize(
     ("rest", "reason"),
     [
-        (f"sha256 = '{'0' * 64}'", f"its SHA-256 is {hashlib.sha256(TEXT).hexdigest()}, and should be {'0' * 64}"),
-        ("bytes = 55_999", "it is larger than it should be"),
+        (f"sha256 = '{'0' * 64}'", f"its SHA-256 is {hashlib.sha256(TEXT).hexdigest()}, but should be {'0' * 64}"),
+        ("bytes = 55_999", "it is larger than expected"),
     ],
 )
 def test_another_file_than_the_recipe_names_is_fetched_twice_at_most(server, refused, fetched, rest, reason):
     err = refused(write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
     assert ("network" in err, reason in err, server.asked) == (False, True, ["a.txt"] * 2)
-    assert "; if the file at the URL has changed, correct its bytes and sha256 in source.files, or save it" in err
+    assert "; if the file at the URL has changed, correct its bytes and sha256 in source.files, or save the file" in err
     server.faults["a.txt"].append("corrupt")
     digest = hashlib.sha256(TEXT).hexdigest().upper()
     assert fetched(write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{digest}"')))
@@ -205,11 +205,11 @@ def test_what_is_not_complete_is_not_read(server, atat):
 @pytest.mark.parametrize(
     ("was", "now", "told"),
     [
-        ("a.txt", "b.txt", "of text/a.txt, url was '{0}/a.txt' on "),
-        ('to = "text/a.txt"', f'to = "text/a.txt"\nsha256 = "{"0" * 64}"', "of text/a.txt, sha256 was '"),
-        ('column = "x"', "", "of text/rows.jsonl, column was 'x' on "),
-        ("rows.zip", "{rows,more}.zip", "of text/rows.jsonl, url was '{0}/rows.zip' on "),
-        ("'*' =", "'r*' =", "of text/rows.jsonl, member was '*' on "),
+        ("a.txt", "b.txt", "url of text/a.txt was '{0}/a.txt' on "),
+        ('to = "text/a.txt"', f'to = "text/a.txt"\nsha256 = "{"0" * 64}"', "sha256 of text/a.txt was '"),
+        ('column = "x"', "", "column of text/rows.jsonl was 'x' on "),
+        ("rows.zip", "{rows,more}.zip", "url of text/rows.jsonl was '{0}/rows.zip' on "),
+        ("'*' =", "'r*' =", "member of text/rows.jsonl was '*' on "),
     ],
 )
 def test_a_recipe_that_names_another_source_than_before_is_refused(server, refused, fetched, was, now, told):
@@ -240,7 +240,7 @@ def test_another_text_than_before_is_refused(server, refused, fetched):
     was, now = hashlib.sha256(TEXT).hexdigest(), hashlib.sha256(TEXT[1:]).hexdigest()
     err = refused()
     assert err.startswith("error: text/a.txt has changed since its download on ")
-    assert f"its SHA-256 is {now}, and was {was}; delete it to download it again" in err
+    assert f"its SHA-256 is {now}, but was {was}; delete it to download it again" in err
     Path("text/a.txt").unlink()
     (server.folder / "a.txt").write_bytes(TEXT[2:])  # the owner has another one by now
     assert "if the file at the URL has changed since" in refused()
@@ -326,7 +326,7 @@ def test_of_json_lines_the_text_alone(server, refused, fetched):
     archive(server.folder / "all.zip", {"all/train.txt": '{"article_text": [1]}'})
     shutil.rmtree("text")
     place = f"source.column: {kept(server, 'all.zip')}, all/train.txt, line 1"
-    assert f"{place} has no text in 'article_text'; name another" in refused()
+    assert f"{place} has no text in 'article_text'; name a different column" in refused()
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_a_data_set_is_written_as_the_corpus_reads_it(atat):
     Path("text/last.txt").unlink()
     Path("text/mine.source.json").unlink()
     code, _, err = atat("data", "get", "mine.toml")
-    assert (code, "corpus.path: set, split 'later', cannot be read: " in err) == (2, True)
+    assert (code, "corpus.path: split 'later' of set cannot be read: " in err) == (2, True)
     assert "or write train[:-2], later of set to text/0.jsonl, text/last.txt yourself, as JSON lines" in err
 
 
@@ -427,7 +427,7 @@ def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
     monkeypatch.setattr(hub.HfApi, "dataset_info", fail)
     code, _, err = atat("data", "get", "ag_news")
     assert (code, here()) == (2, {})
-    assert err.startswith("error: dataset fancyzhx/ag_news on the Hugging Face hub cannot be reached (no network); ")
+    assert err.startswith("error: the dataset fancyzhx/ag_news on the hub cannot be reached (no network); ")
     assert "or write train, test of https://huggingface.co/datasets/fancyzhx/ag_news to corpora/ag_news/train.j" in err
     assert err.endswith("corpora/ag_news/test.jsonl yourself, as JSON lines with the key text\n")
 
@@ -513,11 +513,14 @@ def test_two_members_or_addresses_for_one_file_are_refused(server, refused, pack
         archive(server.folder / f"{number}.zip", content)
     files = [(f"{number}.zip", "[source.files.members]\n'*.txt' = 'text/'") for number in range(len(packed))]
     last = kept(server, f"{len(packed) - 1}.zip")
-    said = f"source.files: {last} has a member test/a.txt for text/a.txt, like an earlier member"
+    said = f"source.files: test/a.txt and another member of {last} have the target text/a.txt"
     assert said in refused(write(server, *files))
     assert not Path("text/mine.source.json").exists()
     err = refused(write(server, *((name, 'to = "text/a.txt"') for name in ("a.txt", "b.txt"))))
-    assert f"source.files: {server.address}/b.txt has the target text/a.txt of an earlier entry; name another" in err
+    assert (
+        f"source.files: {server.address}/b.txt has the target text/a.txt of an earlier entry; name a different one"
+        in err
+    )
 
 
 @pytest.fixture
@@ -551,9 +554,7 @@ def test_a_full_disk_and_a_folder_that_cannot_be_written(server, refused):
     assert here() == {}
     shutil.rmtree("text")
     Path("text").write_text("no folder")
-    assert (
-        refused() == "error: text cannot be written: File exists; run the command in a folder that you may write to\n"
-    )
+    assert refused() == "error: text cannot be written: File exists; run the command in a writable folder\n"
 
 
 @pytest.mark.parametrize(
@@ -563,7 +564,7 @@ def test_a_member_outside_of_the_archive_or_none_is_refused(server, refused, end
     archive(server.folder / f"all.{ending}", {name: b"gotcha"})
     err = refused(write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     packed = kept(server, f"all.{ending}")
-    assert err == f"error: {packed} has a member {name} outside its folder; do not use this archive\n"
+    assert err == f"error: {packed} contains a member outside its folder, {name}; do not use this archive\n"
     assert here().keys() == {packed}
     shutil.rmtree("text")
     archive(server.folder / f"all.{ending}", {"all/a.txt": b""})
@@ -572,10 +573,10 @@ def test_a_member_outside_of_the_archive_or_none_is_refused(server, refused, end
 
 
 NO_SOURCES = [
-    ("", "mine.toml: source: set `files`, or `hub` and `splits`, and not both"),
-    ('hub = "a/b"', "mine.toml: source: set `files`, or `hub` and `splits`, and not both"),
-    ("files = [{url = 'x'}]", "source.files[0]: set `to`, or `members` for an archive, and not both"),
-    ("files = [{to = 'x'}]", "source.files[0].url: is missing: URL; braces are expanded"),
+    ("", "mine.toml: source: set either `files`, or `hub` and `splits`, not both"),
+    ('hub = "a/b"', "mine.toml: source: set either `files`, or `hub` and `splits`, not both"),
+    ("files = [{url = 'x'}]", "source.files[0]: set either `to`, or `members` for an archive, not both"),
+    ("files = [{to = 'x'}]", "source.files[0].url: is missing: URL of the file; braces are expanded"),
     ("files = [{url = 'x', to = 'x', sha256 = 'abc'}]", "sha256 must be 64 hexadecimal digits, not 'abc'"),
     ("files = [{url = 'x', to = '../x'}]", "source: '../x' is not in the working directory"),
     ("files = [{url = 'x', to = '/x'}]", "source: '/x' is not in the working directory"),
@@ -583,7 +584,7 @@ NO_SOURCES = [
     ("files = [{url = 'x', members = {a = ''}}]", "[0]: a path in `to` or `members` is empty"),
     ("hub = 'a/b'\nsplits = {train = ''}", "source: splits: a file name is empty; name a file"),
     ("hub = 'a/b'\nsplits = {train = '~/x'}", "source: '~/x' is not in the working directory"),
-    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} expands to 2 URLs, but x to 1"),
+    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} expands to 2 URLs, but x expands to 1"),
     ("hub = 'a/b'\nsplits = {train = 'x', test = 'x'}", "source: splits: two splits have the same file"),
     ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a shell command"),
 ]

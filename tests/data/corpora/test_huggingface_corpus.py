@@ -79,7 +79,7 @@ def test_rows_are_chosen(folder):
     ("settings", "sentence"),
     [
         ({"text_field": "tekst"}, r"corpus\.text_field: .* has no column 'tekst'; did you mean 'text'\? \(available: "),
-        ({"train": "tran"}, r"corpus\.path: .*, split 'tran', cannot be read: .*[Ss]plit"),
+        ({"train": "tran"}, r"corpus\.path: split 'tran' of .* cannot be read: .*[Ss]plit"),
         ({"train": "train[:3]", "streaming": True}, r"a slice of a split cannot be streamed"),
         ({"config_name": "other"}, r"cannot be read: .*other"),
     ],
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said(tmp_path, settings, sentence):
 
 
 def test_a_data_set_on_the_hub_is_named_with_its_commit_and_needs_a_package(monkeypatch):
-    with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is not a local folder.* to its commit"):
+    with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is not a local folder.* to a commit"):
         HuggingFaceCorpus(path="nobody/nothing").fingerprint()
     with pytest.raises(ValueError, match="'main' is not a commit of 40 hexadecimal digits"):
         HuggingFaceCorpus(path="nobody/nothing", revision="main")
@@ -113,5 +113,5 @@ def test_a_damaged_file_is_named_and_the_home_of_the_user(tmp_path, streaming, m
     made = HuggingFaceCorpus(path="~/set", cache=str(tmp_path / "cache"), validation_share=0.0, test_share=0.0)
     assert list(made.documents("train")) == ["a"]
     (tmp_path / "set/train.jsonl").write_text('{"text": "a"}\n{"text": \n')
-    with pytest.raises(UserError, match=r"corpus\.path: .*set, split 'train', cannot be read: "):
+    with pytest.raises(UserError, match=r"corpus\.path: split 'train' of .*set cannot be read: "):
         list(corpus(tmp_path / "set", streaming=streaming).documents("train"))

@@ -164,7 +164,7 @@ def test_what_is_wrong_with_a_shard(tmp_path):
         ("no.tar", b"no tar" * 1000, "(its header at byte 0 is damaged: invalid header)"),
         ("empty.tar", b"", "cannot be read as a tar file"),
         ("no.tar.gz", data, "Not a gzipped file"),
-        ("nothing.tar", bytes(10240), "has no samples"),
+        ("nothing.tar", bytes(10240), "contains no samples"),
         ("forged.tar", forged, "unexpected end of data"),
         ("twice.tar", data[:1024] + data[:1024] + bytes(1024), "duplicate file name in tar file"),
         ("bomb.tar.gz", bomb, "does not fit into memory"),
@@ -181,18 +181,18 @@ def test_what_is_wrong_with_a_shard(tmp_path):
         ({"json": {"texts": "a"}}, {}, "has no 'text'; did you mean 'texts'?; set corpus.text_field to the key of"),
         ({"json": "{"}, {}, "its json cannot be read (Expecting property name"),
         ({"txt": b"\xff\xfe"}, {}, "its txt cannot be read (invalid start byte); repair or remove it"),
-        ({"npy": np.array([0.5])}, IDS, "its npy cannot be read (it holds float64 [1], but token ids are a vector"),
-        ({"npy": np.zeros((1, 1, 1), int)}, IDS, "it holds int64 [1, 1, 1], but token ids"),
-        ({"npy": np.array([-1, 5])}, IDS, "has the ids -1 to 5, but the tokenizer has 0 to 257; name the"),
+        ({"npy": np.array([0.5])}, IDS, "its npy cannot be read (it holds float64 [1], not an integer vector"),
+        ({"npy": np.zeros((1, 1, 1), int)}, IDS, "it holds int64 [1, 1, 1], not an integer"),
+        ({"npy": np.array([-1, 5])}, IDS, "has ids from -1 to 5, but the tokenizer has 0 to 257; name the"),
         (
             {"npy": np.array([0, 258])},
             IDS,
-            "has the ids 0 to 258, but the tokenizer has 0 to 257; name the one that made",
+            "has ids from 0 to 258, but the tokenizer has 0 to 257; name the tokenizer that produced",
         ),
         (
             {"npy": np.array([1, 5])},
             {},
-            "contains token ids; set it to the tokenizer that made the ids, `pretrained` or `run`",
+            "contains token ids; set it to the `pretrained` or `run` tokenizer that produced the ids",
         ),
         ({"npy": np.array([1, 5])}, {"tokenizer": "bpe"}, "'bpe' is trained on the text"),
         ({"npy": np.array([{}])}, IDS, "its npy cannot be read ("),
@@ -277,7 +277,7 @@ def test_a_file_may_take_a_sixteenth_of_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("atat_zoo.data.corpora.webdataset.memory", lambda: 16 * 20)
     assert texts_of(path) == ["x" * 20]
     monkeypatch.setattr("atat_zoo.data.corpora.webdataset.memory", lambda: 16 * 19)
-    with pytest.raises(UserError, match=r"a\.tar has a file that does not fit into memory; split it$"):
+    with pytest.raises(UserError, match=r"a\.tar contains a file that does not fit into memory; split the file$"):
         texts_of(path)
 
 
@@ -369,7 +369,7 @@ def test_a_document_that_is_a_link_is_not_passed_over(folder, kind):
 def test_a_file_without_an_extension_is_told(tmp_path):
     files = {"README": "x", "__index__/0.txt": "y", "0.txt": "a", "x/LICENCE": "z"}
     (tmp_path / "x.tar").write_bytes(packed(files))
-    with pytest.warns(Note, match=r"x\.tar has 2 files without an extension, the first README; they are"):
+    with pytest.warns(Note, match=r"x\.tar contains 2 files without an extension, such as README, which are"):
         assert texts_of(tmp_path / "x.tar") == ["a"]
 
 
@@ -378,7 +378,7 @@ def test_a_size_that_is_none(kind, size):
     info = tarfile.TarInfo("0.txt")
     info.type, info.size = kind, size
     forged = io.BufferedReader(io.BytesIO(info.tobuf(tarfile.GNU_FORMAT)))
-    with pytest.raises(tarfile.ReadError, match=rf"at byte 0 is damaged: a size of {size:,} bytes"):
+    with pytest.raises(tarfile.ReadError, match=rf"at byte 0 is damaged: it declares {size:,} bytes"):
         next(members(forged))
 
 
@@ -389,7 +389,7 @@ def test_a_sparse_file_takes_no_memory(folder):
         info.pax_headers = {"GNU.sparse.map": "0,5", "GNU.sparse.size": str(1 << 50)} if kind == b"0" else {}
         forged = info.tobuf(tarfile.PAX_FORMAT) + b"abcde".ljust(512, b"\0") + bytes(1024)
         assert read(folder, forged) is None
-        why = "^0.txt is a sparse file" if kind == b"0" else "at byte 0 is damaged: a sparse file"
+        why = "^0.txt is a sparse file" if kind == b"0" else "at byte 0 is damaged: it declares a sparse file"
         with pytest.raises(tarfile.ReadError, match=why):
             [opened() for _, opened in members(io.BufferedReader(io.BytesIO(forged)))]
 

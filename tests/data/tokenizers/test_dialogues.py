@@ -174,7 +174,7 @@ NONE = [
     ({"messages": [SAYS], "response": "x"}, "has 'messages' and 'response'; write"),
     ({"messages": [SAYS], "conversations": [SAYS]}, "has 'messages' and 'conversations'; write"),
     ({"messages": [SAYS], "prompt": "x"}, "has both 'prompt' and 'messages'; remove one"),
-    ({"messages": [SAYS], "tools": [{}]}, "has 'tools', which is not supported; put it into a message, or"),
+    ({"messages": [SAYS], "tools": [{}]}, "has 'tools', which is not supported; move it into a message, or"),
     ({"output": "y"}, "has 'output'; write"),
     ({"prompt": "x", "response": 3}, "message 2 has content that is not text: 3"),
 ]

@@ -60,7 +60,7 @@ def test_what_is_no_run_is_a_sentence(folder, tmp_path):
         with pytest.raises(UserError, match=r"^.{,450}File name too long.{,450}$"):
             ask()
     (tmp_path / "other" / ".lock").mkdir(parents=True)
-    words = r"other/\.lock is a folder, and must be a regular file; remove it"
+    words = r"other/\.lock is a folder, but must be a regular file; remove it"
     with pytest.raises(UserError, match=words), RunFolder(tmp_path / "other").lock():
         pass
 
