@@ -1,1 +1,1 @@
-"""Ratios that are measured, never tested: `make bench`, or `python -m benchmarks NAME …`."""
+"""Benchmarks, which measure ratios and are not part of the tests: `make bench` or `python -m benchmarks NAME …`."""

@@ -1,4 +1,4 @@
-"""Run the benchmarks that are named, or all those that are quick; what they measure is kept and compared."""
+"""Run the named benchmarks, or all quick ones; record their results and compare them with the previous results."""
 
 import importlib
 import itertools
@@ -23,7 +23,7 @@ NAMES = (
     "page",
     "strided",
 )
-# These take long, or want to be told more: they run when they are named.
+# These take long or need arguments, so they run only when they are named.
 STUDIES = (
     "baselines",
     "components",
@@ -42,17 +42,17 @@ STUDIES = (
 )
 
 if __name__ == "__main__":
-    # Words that begin with a dash, and what follows them, are for the benchmark.
+    # The first word that begins with a dash and all words after it are for the benchmark.
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
     missed, lines = [], []
     for name in words or NAMES:
         if name not in (*NAMES, *STUDIES):
-            sys.exit(f"there is no benchmark {name!r} (there are: {', '.join((*NAMES, *STUDIES))})")
+            sys.exit(f"unknown benchmark {name!r}; pass one of {', '.join((*NAMES, *STUDIES))}")
         module = importlib.import_module(f"benchmarks.{name}")
         print(f"== {name}: {module.__doc__.splitlines()[0]}", flush=True)
         try:
             module.main()
-        except SystemExit as left:  # a bar that was not met; the others are measured all the same
+        except SystemExit as left:  # a limit was exceeded; run the other benchmarks anyway
             if left.code:
                 missed.append(name)
                 print(f"  not met: {left.code}", flush=True)
@@ -60,6 +60,6 @@ if __name__ == "__main__":
             lines += [name, *record.keep(name, pairs.RATIOS)]
             pairs.RATIOS.clear()
     if lines:
-        print("\n".join(["== against the last time on this machine: median and quartiles, less is better", *lines]))
+        print("\n".join(["== against the last run on this machine: median and quartiles, lower is better", *lines]))
     if missed:
         sys.exit(f"not met: {', '.join(missed)}")

@@ -1,4 +1,4 @@
-"""Every objective on the default corpus at CPU size, equal steps: train what is missing, compare all."""
+"""Every objective on the default corpus at CPU size with the same number of steps: train missing runs, compare all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The first is what the others are held against.
+# The others are compared with the first one.
 BASELINES = (
     "mdlm",
     "autoregressive",
@@ -20,7 +20,7 @@ BASELINES = (
     "adaptive_position",
     "adaptive_importance",
 )
-# Other settings that were tried: run -> baseline and overrides. Seeds say how far two trainings of one thing lie apart.
+# Other settings: run -> baseline and overrides. The seeds show how far two runs of one experiment differ.
 SETTINGS = {
     "mdlm-seed18": ("mdlm", "seed=18"),
     "mdlm-no-local-heads": ("mdlm", "backbone.local_heads=0"),
@@ -51,28 +51,28 @@ METHOD = """\
 optimizer and {steps} steps ({tokens} tokens), seed 17, on the default corpus; {machine}, {threads}, {precision},
 torch {torch}.
 
-"Perplexity" is the any-order ELBO, an upper bound, for all objectives but two: for `autoregressive` it is left to
-right and exact, for `block` it is the ELBO of blocks from left to right. The bounds of SEDD, D3PM and `adaptive`,
-under their own processes, have columns of their own.
+"Perplexity" is the any-order ELBO, an upper bound, for all objectives but two: for `autoregressive` it is left to right
+and exact, and for `block` it is the ELBO of blocks from left to right. The bounds of SEDD, D3PM and `adaptive` under
+their own processes have separate columns.
 
 ## Limits
 
-- Each run is one training; "Other settings" shows how much two seeds of the same experiment differ.
+- Each row is one training run; "Other settings" shows how much two seeds of the same experiment differ.
 - The baselines follow their papers and have no n-gram prior (`backbone.ngram_prior = 0`): their perplexity is about
   twice that of [the study](study.md#which-perplexity-is-which), whose networks have one.
 {limits}"""
 
 
 def main() -> None:
-    """Print the tables, or write them as Markdown; a run that is there is not trained again, a broken one continues."""
+    """Print the tables or write them as Markdown; finished runs are not trained again, and interrupted ones resume."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=Path, default=Path("runs/baselines"))
     parser.add_argument("--only", nargs="*", default=BASELINES, choices=BASELINES)
-    parser.add_argument("--all", action="store_true", help="the other settings, too")
+    parser.add_argument("--all", action="store_true", help="also train the other settings")
     parser.add_argument("--mask-samples", type=int, default=8)
-    parser.add_argument("--markdown", type=Path, help="a file to write the tables into")
-    parser.add_argument("--note", default="", help="the answer to the page's question, for the file")
-    parser.add_argument("--limits", default="", help="a list item on how the trainings went, for the file")
+    parser.add_argument("--markdown", type=Path, help="Markdown file to write")
+    parser.add_argument("--note", default="", help="answer to the question on the Markdown page")
+    parser.add_argument("--limits", default="", help="list item about the training runs, for the Markdown page")
     given, _ = parser.parse_known_args(sys.argv[2:])
     runs = [train(name, given.runs / name) for name in given.only]
     others = [train(name, given.runs / run, *overrides) for run, (name, *overrides) in SETTINGS.items() if given.all]
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def trained(run: Path) -> dict[str, str]:
-    """Return for how long a run was trained, and on what."""
+    """Return how long and on which machine a run was trained."""
     said = json.loads((run / "environment.json").read_text())
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     threads = said["machine"]["threads"]
@@ -96,20 +96,20 @@ def trained(run: Path) -> dict[str, str]:
         "steps": last["step"],
         "tokens": f"{last['tokens']:,}",
         "machine": machine(run),
-        "threads": f"{threads} thread per training" if threads else "all cores",
+        "threads": f"{threads} thread per training run" if threads else "all cores",
         "precision": said["computes"]["precision"],
         "torch": said["packages"]["torch"],
     }
 
 
 def machine(run: Path) -> str:
-    """Return what a run was trained on."""
+    """Return a description of the machine on which a run was trained."""
     said = json.loads((run / "environment.json").read_text())["machine"]
     return f"{said['cores']} cores of {said['processor']}"
 
 
 def train(name: str, run: Path, *overrides: str) -> Path:
-    """Train a baseline, or finish one that was interrupted; returns its folder."""
+    """Train a baseline or resume an interrupted one, and return its folder."""
     if (run / "model" / "model.json").is_file():
         return run
     begun = (run / "resolved.toml").is_file()
@@ -118,7 +118,7 @@ def train(name: str, run: Path, *overrides: str) -> Path:
 
 
 def atat(*words: str, capture: bool = False) -> str:
-    """Run `atat` in a process of its own, as a person would."""
+    """Run `atat` in a separate process, as a user would."""
     done = subprocess.run(
         [sys.executable, "-m", "atat_zoo", *words], check=True, text=True, stdout=subprocess.PIPE if capture else None
     )

@@ -1,6 +1,6 @@
 """The cost of each component of the ATAT report's system relative to MDLM: the table of docs/studies/efficiency.md.
 
-The small preset with GPT-2's vocabulary, as `owt-small/documented` has it, on this machine.
+The small preset with GPT-2's vocabulary, as in `owt-small/documented`, on this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WHOLE, PLAIN = "owt-small/documented", "owt-small/mdlm objective.weight=simple"
-# Each row, and the experiment that it compares with MDLM. Masking and curriculum need the estimator.
+# Each row and the experiment that it compares with MDLM. Masking and curriculum need the estimator.
 COMPONENTS = {
     "estimator": f"{WHOLE} masking.use=uniform curriculum.use=none",
     "estimator, masking": f"{WHOLE} curriculum.use=none",
@@ -38,8 +38,8 @@ INTRODUCTION = """\
 
 How much do the components of the ATAT report's system add to masked diffusion?
 
-The report promises +2 % parameters and +6 % compute. Most of the parameters are the embedding of its importance
-estimator.
+The report promises +2 % parameters and +6 % compute. Most of the added parameters belong to the embedding of its
+importance estimator.
 
 """
 
@@ -47,23 +47,23 @@ METHOD = """\
 
 ## Method
 
-`python -m benchmarks components --markdown docs/studies/efficiency.md` writes this page. Every row is a ratio to
-MDLM: the system of the ATAT report, `owt-small/documented`, one component at a time; 12 layers of width 768, 50,257
-tokens. Time is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of
-{pairs} interleaved pairs, {machine}, {threads}, torch {torch}. FLOPs are those of matrix products, as torch counts
-them. Memory is the peak of a process in {steps} steps. The last column is the time of a decoding step of the report's
-sampler relative to one of ancestral sampling.
+`python -m benchmarks components --markdown docs/studies/efficiency.md` writes this page. Every row is a ratio to MDLM
+and adds one component of the ATAT report's system, `owt-small/documented`; 12 layers of width 768, 50,257 tokens. Time
+is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of {pairs}
+interleaved pairs, {machine}, {threads}, torch {torch}. FLOPs are the FLOPs of matrix products, as torch counts them.
+Memory is the peak of a process over {steps} steps. The last column is the time of a decoding step of the report's
+sampler relative to a step of ancestral sampling.
 
 ## Limits
 
 - One CPU, untrained models, a small batch.
-- The ratio of a decoding step does not say how many of them a text takes: [the study of
-  masks](study-of-masks.md#samplers) does.
+- The ratio of a decoding step does not say how many steps a text takes; see [the study of
+masks](study-of-masks.md#samplers).
 """
 
 
 def of_sampling(name: str, sampler: Any, length: int) -> tuple[Callable[[], None], list[int]]:
-    """Return what writes a text with an untrained model, and the evaluations that each text took."""
+    """Return a function that generates texts with an untrained model and returns the forward passes per text."""
     module, _ = stepper(name, VOCABULARY, length, 1)
     denoiser, taken = module.eval().denoiser(), list[int]()
     tokens, texts = torch.full((1, length), denoiser.mask_id), itertools.count()
@@ -77,7 +77,7 @@ def of_sampling(name: str, sampler: Any, length: int) -> tuple[Callable[[], None
 
 
 def spread(ratios: list[float]) -> str:
-    """Return their median and quartiles."""
+    """Return the median and quartiles of the ratios as text."""
     return "{:.3f} [{:.3f}, {:.3f}]".format(*quartiles(ratios))
 
 
@@ -87,8 +87,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=3, help="in which memory is measured")
-    parser.add_argument("--markdown", type=Path, help="the page to write")
+    parser.add_argument("--steps", type=int, default=3, help="number of steps in which memory is measured")
+    parser.add_argument("--markdown", type=Path, help="Markdown page to write")
     given, _ = parser.parse_known_args()
     sizes = (VOCABULARY, given.length, given.rows)
     peaks = {name: alone(peak, name, *sizes, given.steps) for name in (PLAIN, *COMPONENTS.values())}
@@ -98,7 +98,7 @@ def main() -> None:
     ]
     lines.append("| --- " * 6 + "|")
     for title, name in COMPONENTS.items():
-        # Both begin anew, and have the same rates and masks in the same step.
+        # Both start from step 0, and use the same rates and masks at the same step.
         (plain, plain_step), (module, step) = stepper(PLAIN, *sizes), stepper(name, *sizes)
         more_flops = flops(step) / flops(plain_step)
         ratios = [more / base for more, base in interleave(step, plain_step, given.pairs, 1, time.process_time)]
@@ -111,9 +111,9 @@ def main() -> None:
     write, taken = of_sampling(COMPONENTS["estimator"], ours, given.length)
     base, of_base = of_sampling(PLAIN, theirs, given.length)
     timed = interleave(write, base, max(2, given.pairs // 4), 0, time.process_time)
-    # In pairs each side has written as many texts.
+    # In pairs, both sides have generated the same number of texts.
     ratios = [(a / n) / (b / m) for (a, b), n, m in zip(timed, taken, of_base, strict=True)]
-    note("the report's sampler, an evaluation / ancestral", ratios)
+    note("the report's sampler, a decoding step / ancestral", ratios)
     lines.append(f"| estimator, sampler | | | | | {spread(ratios)} |")
     print(lines[-1], flush=True)
     if given.markdown:
@@ -130,7 +130,7 @@ def weights(module: Any) -> int:
 
 
 def flops(step: Callable[[], None]) -> int:
-    """Return the FLOPs of a step."""
+    """Return the FLOPs of a training step."""
     with FlopCounterMode(display=False) as counted:
         step()
     return int(counted.get_total_flops())

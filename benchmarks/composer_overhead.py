@@ -1,4 +1,4 @@
-"""What Composer and our callbacks cost a step: the training as it runs, against a bare PyTorch loop."""
+"""The time that Composer and our callbacks add to a step: an actual training run against a bare PyTorch loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAIRS, WARMUP = 20, 3
 
 
 class BareLoop(Callback):
-    """After every step of Composer's, makes the same step on the same batch with a copy of the model, by hand."""
+    """A callback that repeats each of Composer's steps on the same batch with a copy of the model in a bare loop."""
 
     def __init__(self, experiment: Any) -> None:
         self.experiment = experiment
@@ -35,7 +35,7 @@ class BareLoop(Callback):
         self.resumed = 0.0
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Copy the model, and open a loader of our own."""
+        """Copy the model, and open a separate data loader."""
         spec = self.experiment.train
         zoo_model = state.model
         self.module = copy.deepcopy(zoo_model.objective).train()
@@ -51,7 +51,7 @@ class BareLoop(Callback):
         self.resumed = self.now()
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Note how long Composer's step took, and time ours."""
+        """Record how long Composer's step took, and time the bare step."""
         start = self.now()
         composer = start - self.resumed
         self.step(int(state.timestamp.batch) - 1)
@@ -59,13 +59,13 @@ class BareLoop(Callback):
         self.timed.append((composer, self.resumed - start))
 
     def now(self) -> float:
-        """Return the time when all that was asked of the device is done."""
+        """Return the time once the device has finished all queued work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
     def step(self, number: int) -> None:
-        """One step as one would write it: batch, loss, backward, clip, step."""
+        """Take one step of a plain training loop: batch, loss, backward, clip, step."""
         spec = self.experiment.train
         batch = {name: each.to(self.device) for name, each in next(self.batches).items()}
         given = Batch(
@@ -85,7 +85,7 @@ class BareLoop(Callback):
 
 
 def main() -> None:
-    """Print the ratio of Composer's steps to bare ones."""
+    """Print the ratio of the time of Composer's steps to that of bare steps."""
     with tempfile.TemporaryDirectory() as out:
         experiment = load(
             "quickstart",

@@ -1,4 +1,4 @@
-"""CUDA's autocast to bf16, imitated on tensors of the CPU, with data or without."""
+"""CUDA's autocast to bf16, emulated on CPU tensors with or without data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def cuda_autocast() -> Iterator[None]:
-    """Cast as on a GPU in a `with` block: the inputs of products to bf16, and those of norms and softmax to float32.
+    """Cast as on a GPU inside a `with` block: inputs of products to bf16, and inputs of norms and softmax to float32.
 
-    CUDA tensors without data would want a driver, which autograd asks for their stream. So the CPU's autocast runs,
-    which casts for products alike and leaves a layer norm as it is, and a softmax from some release of torch on; a mode
-    above it casts for these. It raises NotImplementedError at any other function that has bf16 inputs, and a rule on
-    CUDA alone.
+    CUDA tensors without data would need a driver, because autograd queries their stream. Therefore the CPU's autocast
+    runs, which casts products in the same way but leaves layer norms and, since some release of torch, softmax
+    unchanged; an additional mode casts these. The mode raises NotImplementedError for any other function that has bf16
+    inputs and an autocast rule only on CUDA.
     """
     with torch.autocast("cpu", torch.bfloat16), _Float32():
         yield
@@ -33,7 +33,7 @@ class _Float32(TorchFunctionMode):
         if name in ("layer_norm", "softmax"):
             args = tree_map_only(torch.Tensor, torch.Tensor.float, args)
         elif name in _on_cuda_alone() and any(_is_bf16(value) for value in tree_leaves((args, kwargs))):
-            raise NotImplementedError(f"CUDA's autocast has a rule of its own for {name}, which is not imitated here")
+            raise NotImplementedError(f"CUDA's autocast has its own rule for {name}, which is not emulated here")
         return func(*args, **(kwargs or {}))
 
 
@@ -43,7 +43,7 @@ def _is_bf16(value: Any) -> bool:
 
 @functools.cache
 def _on_cuda_alone() -> set[str]:
-    """Return the operations that autocast has a rule for on CUDA and none on a CPU, by torch's own register."""
+    """Return the operations that have an autocast rule on CUDA but not on a CPU, according to torch's registrations."""
     registered: Any = torch._C._dispatch_get_registrations_for_dispatch_key
     of = {
         key: {name.removeprefix("aten::").split(".")[0] for name in registered(f"Autocast{key}")}

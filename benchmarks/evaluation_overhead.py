@@ -1,4 +1,4 @@
-"""What evaluating 100,000 held-out tokens costs over the bare forward passes it needs: nano model, default corpus."""
+"""The time to evaluate 100,000 held-out tokens relative to the bare forward passes: nano model, default corpus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.pairs import interleave, options, report
 
 @torch.no_grad()
 def main() -> None:
-    """Print the ratio in interleaved pairs."""
+    """Print the ratio from interleaved pairs."""
     given = options(tokens=100_000, batch_size=64, pairs=8)
     experiment = load("mdlm")
     data = build(experiment)

@@ -1,4 +1,4 @@
-"""Fine-tuning on 1,000 sequences of another time: masks by a learned importance against uniform ones, several seeds."""
+"""Fine-tuning on 1,000 sequences from a different period: masks from learned importance against uniform masks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.baselines import atat
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "finetuning"
 SEEDS = (17, 18, 19)
-# What is trained on the small corpus: name -> experiment, and whether it begins with the source's weights.
+# Training runs on the small corpus: name -> experiment, and whether the run starts from the source's weights.
 METHODS = {"uniform": ("uniform", True), "importance": ("importance", True), "scratch": ("uniform", False)}
 WORDS = {
     "source": "the source, not fine-tuned",
@@ -40,22 +40,21 @@ Written by `python -m benchmarks finetuning --markdown docs/studies/fine-tuning.
 
 - Source model: plain masked diffusion on the State of the Union addresses up to 1945, {source_steps} training steps.
 - Small corpus: {sequences} training sequences of {length} tokens from the addresses since 1981.
-- Every training on it: {steps} steps of {batch} sequences with the source's tokenizer, network and learning rates;
-  {machine}, torch {torch}.
-- Perplexity (any-order ELBO): an upper bound, on {held_out} sequences of the test split, whole addresses that no
-  training saw, with {draws} masks per sequence, the same for all models.
-- Intervals: {level:.0f} % bootstrap over sequences, paired by sequence and mask.
+- Every training run on this corpus: {steps} steps of {batch} sequences with the source's tokenizer, network and
+learning rates; {machine}, torch {torch}. - Perplexity (any-order ELBO): an upper bound, on {held_out} sequences of the
+test split, which consists of whole addresses that no training run saw, with {draws} masks per sequence, the same for
+all models. - Intervals: {level:.0f} % bootstrap over sequences, paired by sequence and mask.
 
 """
 
 
 @attrs.frozen(kw_only=True)
 class Measurement:
-    """A model on the test split of the small corpus.
+    """The evaluation of a model on the test split of the small corpus.
 
     Attributes:
-        nats: of each sequence, float64 [n].
-        count: tokens of each sequence, int64 [n].
+        nats: NLL of each sequence, float64 [n].
+        count: Number of tokens in each sequence, int64 [n].
     """
 
     nats: torch.Tensor
@@ -67,18 +66,18 @@ class Measurement:
 
 
 def main() -> None:
-    """Print the table, or write it as a page.
+    """Print the table, or write it to a page.
 
-    A run that is there is not trained again, and a broken one continues.
+    Finished runs are not trained again, and interrupted runs resume.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=Path, default=Path("runs/finetuning"))
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--sequences", type=int, default=1024, help="of the test split")
+    parser.add_argument("--sequences", type=int, default=1024, help="number of test sequences")
     parser.add_argument("--mask-samples", type=int, default=4)
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training")
-    parser.add_argument("--markdown", type=Path, help="the page")
-    parser.add_argument("--note", default="", help="a sentence on how the trainings went, for the file")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training run")
+    parser.add_argument("--markdown", type=Path, help="Markdown page to write")
+    parser.add_argument("--note", default="", help="sentence about the training runs, for the page")
     given, _ = parser.parse_known_args(sys.argv[2:])
     source = train("source", given.runs / "source", *given.set)
     runs = {
@@ -99,14 +98,14 @@ def main() -> None:
 
 
 def tuned(source: Path, experiment: str, continues: bool, run: Path, *overrides: str) -> Path:
-    """Train on the small corpus with the source's tokenizer, and with its weights if it continues."""
+    """Train on the small corpus with the source's tokenizer and, if `continues`, from the source's weights."""
     if continues:
         return train(experiment, run, f"init_from={source}", *overrides)
     return train(experiment, run, "tokenizer.use=run", f"tokenizer.path={source}", *overrides)
 
 
 def train(name: str, run: Path, *overrides: str) -> Path:
-    """Train an experiment, or finish a run that was interrupted; returns its folder."""
+    """Train an experiment or resume an interrupted run, and return the run's folder."""
     if (run / "model" / "model.json").is_file():
         return run
     begun = (run / "resolved.toml").is_file()
@@ -115,7 +114,7 @@ def train(name: str, run: Path, *overrides: str) -> Path:
 
 
 def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: int) -> dict[str, list[Measurement]]:
-    """Measure the source and every run on the small corpus' test split, all under the same masks."""
+    """Evaluate the source and every run on the small corpus's test split with the same masks."""
     first = runs["uniform"][0]
     model = Model.from_run(first)
     own: Any = model.experiment.evaluation
@@ -132,7 +131,7 @@ def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: in
 
 
 def table(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]:
-    """Return each method's perplexities, their mean and the spread over seeds."""
+    """Return table rows with each method's perplexities, their mean and their standard deviation over seeds."""
     lines = [
         f"| perplexity (any-order ELBO) | {' | '.join(f'seed {seed}' for seed in seeds)} | mean | standard deviation |",
         "|---|" + "--:|" * (len(seeds) + 2),
@@ -149,7 +148,7 @@ def table(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]
 
 
 def differences(measured: dict[str, list[Measurement]]) -> list[str]:
-    """Return in two rows how far fine-tuning by importance lies from the uniform one: seed by seed, and together."""
+    """Return two rows with the difference of importance-based from uniform fine-tuning: per seed and over all seeds."""
     pairs = list(zip(measured["importance"], measured["uniform"], strict=True))
     rows = [(one.nats, other.nats) for one, other in pairs]
     means = [torch.stack([one.nats for one in measured[name]]).mean(0) for name in ("importance", "uniform")]
@@ -165,7 +164,7 @@ def differences(measured: dict[str, list[Measurement]]) -> list[str]:
 
 
 def introduction(source: Path, run: Path, held_out: int, draws: int, note: str) -> str:
-    """Return what was trained, and on what."""
+    """Return the introduction of the page, which describes the training runs and their data."""
     said = json.loads((run / "environment.json").read_text())
     machine, threads = said["machine"], said["machine"]["threads"]
     experiment = Model.from_run(run).experiment
@@ -176,7 +175,7 @@ def introduction(source: Path, run: Path, held_out: int, draws: int, note: str) 
         steps=experiment.train.steps,
         batch=experiment.train.batch_size,
         machine=f"{machine['cores']} cores of {machine['processor']}"
-        + (f", {threads} thread a training" if threads else ""),
+        + (f", {threads} thread per training run" if threads else ""),
         torch=said["packages"]["torch"],
         held_out=f"{held_out:,}",
         draws=draws,

@@ -1,4 +1,4 @@
-"""What a long training and many short ones leave behind: memory, open files, threads, processes; nano model."""
+"""What one long and many short training runs leave behind: memory, open files, threads, processes; nano model."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
     from composer import Logger, State
 
-GROWTH = 1.01  # the bar of a training's memory
+GROWTH = 1.01  # limit for the memory of a training run
 
 
 class Resident(Callback):
-    """The bytes in memory after some steps."""
+    """A callback that records the bytes in memory after certain steps."""
 
     def __init__(self, *steps: int) -> None:
         self.steps, self.seen = steps, list[int]()
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Note them; Composer has not counted this step yet."""
+        """Record the bytes in memory; Composer has not counted this step yet."""
         if int(state.timestamp.batch) + 1 in self.steps:
             gc.collect()
             self.seen.append(resident())
 
 
 def trained(steps: int, folder: Path, *callbacks: Callback) -> None:
-    """Train a nano model for so many steps of eight sequences."""
+    """Train a nano model for a number of steps with eight sequences each."""
     small = {"train.steps": steps, "train.batch_size": 8, "train.save_every": steps, "train.evaluate_every": 0}
     quiet = {"evaluation.sequences": 8, "evaluation.samples": 0, "backbone.ngram_prior": 0, "data.workers": 1}
     train(load("mdlm", [f"{key}={value}" for key, value in {**small, **quiet}.items()]), folder, callbacks=[*callbacks])
 
 
 def left() -> dict[str, int]:
-    """Return how many files are open, and how many threads and processes there are."""
+    """Return the numbers of open files, threads and processes."""
     return {
         "open files": len(list(Path("/proc/self/fd").iterdir())),
         "threads": threading.active_count(),
@@ -55,7 +55,7 @@ def left() -> dict[str, int]:
 
 
 def between(steps: Sequence[int]) -> tuple[int, int]:
-    """Return the bytes in memory after either number of steps of one training."""
+    """Return the bytes in memory after each of two numbers of steps in one training run."""
     memory = Resident(*steps)
     with tempfile.TemporaryDirectory() as out:
         trained(steps[1], Path(out) / "long", memory)
@@ -64,7 +64,7 @@ def between(steps: Sequence[int]) -> tuple[int, int]:
 
 
 def after(runs: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what is left after one training of two steps, and after so many more."""
+    """Return what is left after one training run of two steps, and after a number of further runs."""
     before: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as out:
         tempfile.tempdir = str(Path(out) / "tmp")
@@ -78,12 +78,12 @@ def after(runs: int) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def main() -> None:
-    """Print the growth between two steps of a training, and what is left after many trainings of two steps."""
+    """Print the growth between two steps of a training run, and what many training runs of two steps leave behind."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, nargs=2, default=(500, 2500))
     parser.add_argument("--runs", type=int, default=50)
     given, _ = parser.parse_known_args()
-    # Each in a process of its own: what other benchmarks have left in this one would hide the growth.
+    # Each runs in a separate process, because memory left by other benchmarks would hide the growth.
     early, late = alone(between, given.steps)
     print(f"  after {given.steps[0]} steps {early / 2**20:.1f} MiB, after {given.steps[1]} {late / 2**20:.1f} MiB")
     print(f"  growth: {100 * (late / early - 1):+.2f} %", flush=True)

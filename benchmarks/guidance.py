@@ -1,7 +1,7 @@
 """Guided text about war and peace from a run on the default corpus: word frequencies, entropy, generative perplexity.
 
-The words that guidance gets are counted separately from other words of the topic, and so are texts with at least one of
-them, which is the class that the classifier knows. All settings use the same seed.
+The words that are passed to guidance are counted separately from other words of the topic. Texts with at least one of
+these words, which are the class that the classifier knows, are also counted separately. All settings use the same seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.evaluation.judges import JudgeModel
 
-# Words that guidance gets, and words that it does not get.
+# Words that are passed to guidance, and words that are not.
 NAMED = ("war", "peace", "army", "navy", "enemy", "treaty")
 RELATED = (
     *("wars", "peaceful", "armies", "armed", "arms", "battle", "military", "naval", "forces", "force", "troops"),
@@ -70,7 +70,7 @@ def important(strength: float) -> dict[str, Any]:
 
 
 NONE = {"use": "none"}
-# More than any vocabulary here has: the posterior itself, as far as the classifier goes.
+# Larger than any vocabulary here: the exact posterior under the classifier.
 EVERY = 1 << 20
 LAST = {**GUIDED_ORDER, "first": "most_uncertain"}
 SETTINGS = (
@@ -96,7 +96,7 @@ SETTINGS = (
 INTRODUCTION = """\
 # Guidance
 
-How much does guidance raise the frequency of a topic's words, and what does it cost in quality?
+How much does guidance raise the frequency of a topic's words, and how much quality does it cost?
 
 {note}
 
@@ -107,13 +107,13 @@ METHOD = """\
 ## Method
 
 `python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/studies/guidance.md` writes this page. RUN is the
-MDLM baseline and JUDGE, the judge model, the autoregressive one (`experiments/baselines/`): {number} texts per
-setting with seed {seed}, ± one standard error over texts. Guidance gets the named words: {named}. The related words
-belong to the topic, and guidance does not get them. Words of the prompt are not counted.
+MDLM baseline and JUDGE, the judge model, is the autoregressive baseline (`experiments/baselines/`): {number} texts per
+setting with seed {seed}, ± one standard error over texts. The named words are passed to guidance: {named}. The related
+words belong to the topic but are not passed to guidance. Words in the prompt are not counted.
 
 ## Limits
 
-- Read the rates with entropy and generative perplexity: text without any sense can contain a word at any rate.
+- Read the rates together with entropy and generative perplexity: meaningless text can contain a word at any rate.
 - One model of CPU size and one seed; the judge model is as small as the generator.
 """
 
@@ -122,15 +122,15 @@ def main() -> None:
     """Print the table, or JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks guidance")
     parser.add_argument("--run", required=True, help="a finished run on the default corpus")
-    parser.add_argument("--judge", help="a run whose likelihood is exact, to judge the texts")
-    parser.add_argument("--num-samples", type=int, default=256, help="texts of each setting")
+    parser.add_argument("--judge", help="a run with an exact likelihood, which is the judge model")
+    parser.add_argument("--num-samples", type=int, default=256, help="number of texts per setting")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="a word that the titles of the settings must have")
+    parser.add_argument("--only", default="", help="only use settings whose titles contain this word")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
-    parser.add_argument("--markdown", type=Path, help="a file to write the table into")
-    parser.add_argument("--note", default="", help="the answer to the page's question, for the file")
-    parser.add_argument("--examples", type=Path, help="a file to write the first text of each setting into")
+    parser.add_argument("--markdown", type=Path, help="Markdown file to write")
+    parser.add_argument("--note", default="", help="answer to the question on the Markdown page")
+    parser.add_argument("--examples", type=Path, help="file for the first text of each setting")
     given, _ = parser.parse_known_args(sys.argv[2:])
     zoo, model = Zoo.load(), Model.from_run(given.run, given.device)
     judge = zoo.spec("judge", {"use": "run", "path": given.judge}).build(given.device) if given.judge else None
@@ -162,10 +162,10 @@ def main() -> None:
 def measured(
     setting: Setting, model: Model, judge: JudgeModel | None, zoo: Zoo, number: int, seed: int
 ) -> tuple[dict[str, Any], str]:
-    """Write texts with a setting and count."""
+    """Generate texts with a setting and count words."""
     guidance, sampler = zoo.spec("guidance", setting.guidance), zoo.spec("sampler", setting.sampler)
     made = model.sample(number, sampler=sampler, guidance=guidance, seed=seed, prompt=setting.prompt)
-    # What was given is not counted for what was written.
+    # Given words are not counted as generated words.
     texts = [text.removeprefix(setting.prompt) for text in made.texts]
     skipped = len(model.tokenizer.encode(setting.prompt))
     cut = [pieces(ids[skipped:], ()) for ids in made.sample.tokens.cpu().numpy()]
@@ -189,19 +189,19 @@ def measured(
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case."""
+    """Return the words of a text in lowercase."""
     return [word.casefold() for word in re.findall(r"[^\W\d_]+", text)]
 
 
 def share(texts: Sequence[str], words: Sequence[str]) -> tuple[float, float]:
-    """Return the share of the words of the texts that are in a list, and its standard error over texts."""
+    """Return the share of words in the texts that are in a list, and the standard error over texts."""
     found = [words_of(text) for text in texts]
     hits = torch.tensor([sum(word in words for word in text) for text in found])
     return ratio(hits, torch.tensor([len(text) for text in found]))
 
 
 def holding(texts: Sequence[str], words: Sequence[str]) -> tuple[float, float]:
-    """Return the share of the texts that have a word of a list, and its standard error."""
+    """Return the share of texts that contain a word from a list, and its standard error."""
     hits = torch.tensor([any(word in words for word in words_of(text)) for text in texts])
     return ratio(hits, torch.ones(len(hits)))
 

@@ -1,4 +1,4 @@
-"""Head and cross-entropy in chunks at 50,257 tokens: peak memory against all logits, time against no chunks."""
+"""Head and cross-entropy in chunks at 50,257 tokens: peak memory against all logits, and time against no chunks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VOCABULARY, WIDTH = 50_257, 768
-MEMORY, TIME = 0.35, 1.05  # the bars of both ratios
-# `all` has logits at every place, twice as many as are masked; `masked` at the masked alone, none in chunks.
+MEMORY, TIME = 0.35, 1.05  # the limits of both ratios
+# `all` has logits at every position, twice as many as are masked; `masked` only at masked ones, without chunks.
 KINDS = ("all", "masked", "chunks")
 
 
 def stepper(kind: str, positions: int) -> Callable[[], None]:
-    """Return one forward and backward pass of the head and its weighted loss."""
+    """Return a function that runs one forward and backward pass of the head and its weighted loss."""
     torch.manual_seed(0)
     weight = (torch.randn(VOCABULARY, WIDTH) / WIDTH**0.5).requires_grad_()
     rows = positions * (2 if kind == "all" else 1)
@@ -49,7 +49,7 @@ def stepper(kind: str, positions: int) -> Callable[[], None]:
 
 
 def added(kind: str, positions: int) -> int:
-    """Return the bytes that a pass adds at most."""
+    """Return the maximum number of bytes that a pass adds."""
     step = stepper(kind, positions)
     before = resident()
     forget_peak()
@@ -58,19 +58,19 @@ def added(kind: str, positions: int) -> int:
 
 
 def main() -> None:
-    """Print both ratios: memory of one pass, each in a process of its own, and time in interleaved pairs."""
+    """Print both ratios: memory of one pass, each in its own process, and time in interleaved pairs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--positions", type=int, default=2048, help="masked positions")
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--busy", action="store_true", help="count processor time: other programs take the cores")
+    parser.add_argument("--busy", action="store_true", help="measure processor time if other programs use the cores")
     given, _ = parser.parse_known_args()
     more = {kind: alone(added, kind, given.positions) for kind in KINDS}
     for kind, size in more.items():
-        print(f"  {kind:8s} {size / 2**20:8.0f} MiB more at most")
+        print(f"  {kind:8s} {size / 2**20:8.0f} MiB added at most")
     less = more["chunks"] / more["all"]
     print(f"  peak memory, chunks / all logits: {less:.2f}", flush=True)
     note("peak memory, head in chunks / all logits", [less])
-    keep_freed_memory()  # as a training does
+    keep_freed_memory()  # as in training
     cut, whole = stepper("chunks", given.positions), stepper("masked", given.positions)
     clock = time.process_time if given.busy else time.perf_counter
     timed = interleave(cut, whole, given.pairs, warmup=1, clock=clock)

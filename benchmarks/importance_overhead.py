@@ -1,4 +1,4 @@
-"""ATAT, its bell and importance against MDLM, small preset, V = 50,257: time, parameters, peak memory, inference."""
+"""Cost of ATAT and its parts over MDLM, small preset, V = 50,257: time, parameters, peak memory, inference."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VOCABULARY = 50_257
-TIME, PARAMETERS, MEMORY = 1.06, 1.02, 1.02  # the bars of their ratios
+TIME, PARAMETERS, MEMORY = 1.06, 1.02, 1.02  # the limits of the ratios
 BASE, OTHERS = "owt-small/mdlm", ("owt-small/atat", "owt-small/bell", "owt-small/importance")
 
 
 def stepper(name: str, vocabulary: int, length: int, rows: int) -> tuple[Any, Callable[[], None]]:
-    """Return the objective of a shipped experiment, with overrides after it, and what makes its next training step."""
+    """Return the objective of a shipped experiment with overrides, and a function that takes its next training step."""
     sizes = {"data.length": length, "data.lanes": rows, "train.batch_size": rows, "train.microbatch_size": rows}
     name, *overrides = name.split()
     experiment = load(name, [*overrides, *(f"{key}={size}" for key, size in sizes.items())])
@@ -33,7 +33,7 @@ def stepper(name: str, vocabulary: int, length: int, rows: int) -> tuple[Any, Ca
 
 
 def reader(module: Any, vocabulary: int, length: int, rows: int) -> Callable[[], None]:
-    """Return a function that reads half-masked texts as a sampler does: predictions, and importance where there is."""
+    """Return a function that reads half-masked texts as a sampler does: predictions and, if available, importance."""
     denoiser = module.eval().denoiser()
     masked = torch.arange(length).expand(rows, -1) % 2 == 0
     tokens = torch.where(masked, denoiser.mask_id, torch.arange(length) * 7919 % vocabulary)
@@ -49,9 +49,10 @@ def reader(module: Any, vocabulary: int, length: int, rows: int) -> Callable[[],
 
 
 def peak(name: str, vocabulary: int, length: int, rows: int, steps: int) -> int:
-    """Return the most bytes in memory in some training steps after the first.
+    """Return the peak number of bytes in memory during some training steps after the first one.
 
-    Freed memory goes back: where it is kept, pieces of other sizes at every step make the figure differ by a tenth.
+    Freed memory is returned to the system: if it were kept, pieces of different sizes at every step would change the
+    result by a tenth.
     """
     _, step = stepper(name, vocabulary, length, rows)
     step()
@@ -62,18 +63,18 @@ def peak(name: str, vocabulary: int, length: int, rows: int, steps: int) -> int:
 
 
 def main() -> None:
-    """Print parameters and peak memory of each, and the ratios of step times in interleaved pairs."""
+    """Print the parameters and peak memory of each experiment, and the ratios of step times in interleaved pairs."""
     bars = []
     parser = argparse.ArgumentParser()
-    parser.add_argument("--base", default=BASE, help="what the others are compared with")
+    parser.add_argument("--base", default=BASE, help="experiment that the others are compared with")
     parser.add_argument("--experiments", nargs="+", default=OTHERS)
     parser.add_argument("--vocab-size", type=int, default=VOCABULARY)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=20, help="0 for no times")
-    parser.add_argument("--steps", type=int, default=4, help="in which memory is measured; 0 for no memory")
-    parser.add_argument("--busy", action="store_true", help="count processor time: other programs take the cores")
-    parser.add_argument("--default-memory", action="store_true", help="leave the allocator as it is")
+    parser.add_argument("--pairs", type=int, default=20, help="number of pairs; 0 skips the times")
+    parser.add_argument("--steps", type=int, default=4, help="steps in which memory is measured; 0 skips memory")
+    parser.add_argument("--busy", action="store_true", help="measure processor time if other programs use the cores")
+    parser.add_argument("--default-memory", action="store_true", help="do not change the allocator's settings")
     given, _ = parser.parse_known_args()
     clock = time.process_time if given.busy else time.perf_counter
     sizes, base = (given.vocab_size, given.length, given.rows), given.base
@@ -91,7 +92,7 @@ def main() -> None:
     if not given.default_memory:
         keep_freed_memory()
     for name in given.experiments:
-        # Both begin anew, and have the same rates and masks in the same step.
+        # Both start from step 0, and use the same rates and masks at the same step.
         (plain, base_step), (module, step) = stepper(base, *sizes), stepper(name, *sizes)
         fewer, more = (sum(p.numel() for p in each.parameters()) for each in (plain, module))
         print(f"  {name}: {more:,} parameters, ratio to {fewer:,} {more / fewer:.4f}", flush=True)

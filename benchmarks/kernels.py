@@ -1,4 +1,4 @@
-"""The kernels of a compiled graph: what each reads, writes and computes, by one rule for what Inductor joins."""
+"""The kernels of a compiled graph: what each reads, writes and computes, with one rule for how Inductor fuses them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ VIEWS = {
     aten.select.int, aten.detach.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
     aten._unsafe_view.default, aten.as_strided.default,
 }  # fmt: skip
-#: Operations that no kernel of Inductor joins with others, besides those that are products.
+#: Operations besides products that Inductor does not fuse with others.
 ALONE = {aten.view.dtype, aten.index_put.default, aten.sort.stable}
 
 
 @attrs.frozen
 class Work:
-    """What one kernel does."""
+    """The work of one kernel."""
 
     name: str
-    where: str  # which part of the step
+    where: str  # part of the step
     bytes: int
     flops: int = 0
 
 
 def size(tensors: Iterable[Any]) -> int:
-    """Return the bytes of the distinct tensors; what is expanded is read once."""
+    """Return the bytes of the distinct tensors; expanded tensors are read once."""
     found = {id(t): t for t in tensors if isinstance(t, Tensor)}.values()
     return sum(t.element_size() * _elements(t) for t in found)
 
@@ -52,7 +52,7 @@ def _elements(tensor: Tensor) -> int:
     return entries
 
 
-#: Attention as it is named here, by what it is on a GPU.
+#: Names of attention operations here, by their names on a GPU.
 ATTENTION = {
     aten._scaled_dot_product_flash_attention_for_cpu: aten._scaled_dot_product_flash_attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: aten._scaled_dot_product_flash_attention_backward,
@@ -60,7 +60,7 @@ ATTENTION = {
 
 
 def counted(operation: Any) -> Any:
-    """Return what counts the FLOPs of a product or an attention: torch's own; None of anything else."""
+    """Return torch's function that counts the FLOPs of a product or an attention; None for other operations."""
     packet = getattr(operation, "overloadpacket", None)
     return flop_registry.get(ATTENTION.get(packet, packet))
 
@@ -72,19 +72,20 @@ def flops_of(operation: Any, args: Any, kwargs: Any, out: Any) -> int:
 
 
 def moves_nothing(func: Any) -> bool:
-    """Return whether an operation shows or makes a tensor without writing it."""
+    """Return whether an operation creates a tensor or a view without writing data."""
     returned = [r.alias_info for r in func._schema.returns]
     free = func in VIEWS or func.namespace == "prim" or "empty" in func._schema.name
     return free or any(info and not info.is_write for info in returned)
 
 
 def kernels(graph: GraphModule, where: str, mixed: bool) -> list[Work]:
-    """Return the kernels of a graph: each product alone, and what is computed between two as one.
+    """Return the kernels of a graph: one for each product, and one for all that is computed between two products.
 
-    A pointwise operation is computed where it is read, as often as it is, from what stands in memory: the graph's
-    inputs, products, what these and the outputs read, sums, and what more than one level reads of two or more large
-    tensors. A node's level is the number of products before it. With `mixed`, sums over tokens are made by the kernel
-    that has rows, as Inductor does since torch 2.10; before, they read all of it again.
+    A pointwise operation is computed each time and wherever it is read, from values that are in memory: the graph's
+    inputs, products, the inputs of products and outputs, sums, and values that are computed from two or more large
+    tensors and read at more than one level. A node's level is the number of products before it. With `mixed`, the
+    kernel that processes rows also computes sums over tokens, as in Inductor since torch 2.10; in earlier versions, the
+    sums read all values again.
     """
     nodes = [n for n in graph.graph.nodes if isinstance(n.meta.get("val"), Tensor | tuple | list)]
     origin = {n: _origin(n) for n in nodes}
@@ -94,7 +95,7 @@ def kernels(graph: GraphModule, where: str, mixed: bool) -> list[Work]:
             if n in origin and not _is_view(node):
                 readers[origin[n]].add(node)
     level, work = dict[Node, int](), list[Work]()
-    sources: dict[Node, set[Node]] = {}  # what is read for what is not in memory
+    sources: dict[Node, set[Node]] = {}  # nodes to read for a value that is not in memory
     roots: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
         inputs = {origin[n] for n in node.all_input_nodes if n in origin}
@@ -126,7 +127,7 @@ def kernels(graph: GraphModule, where: str, mixed: bool) -> list[Work]:
 
 
 def _read(views: Iterable[Node], members: Sequence[Node]) -> int:
-    """Return the bytes that a kernel reads to see some views of what it has not made itself."""
+    """Return the bytes that a kernel reads for views of tensors that it did not compute itself."""
     seen: dict[Node, list[Node]] = defaultdict(list)
     for view in views:
         seen[_origin(view)].append(view)
@@ -138,21 +139,21 @@ def _read(views: Iterable[Node], members: Sequence[Node]) -> int:
 
 
 def _origin(node: Node) -> Node:
-    """Return the node that made what a view shows."""
+    """Return the node that computed the tensor behind a view."""
     while _is_view(node):
         node = node.all_input_nodes[0]
     return node
 
 
 def handed(forward: GraphModule, outputs: int) -> int:
-    """Return the bytes that a forward graph makes and hands to its backward graph, after so many outputs of its own."""
+    """Return the bytes that a forward graph computes for its backward graph, which follow its own `outputs` outputs."""
     (output,) = (node for node in forward.graph.nodes if node.op == "output")
     made = {_storage(node) for node in output.args[0][outputs:] if isinstance(node, Node)}
     return sum(n.meta["val"].untyped_storage().nbytes() for n in made if n.op != "placeholder")
 
 
 def _storage(node: Node) -> Node:
-    """Return the node whose memory a view shows: `_origin`, or which of its results."""
+    """Return the node whose memory a view refers to: `_origin`, or one of its results."""
     origin = _origin(node)
     while node.all_input_nodes and node.all_input_nodes[0] is not origin and _is_view(node):
         node = node.all_input_nodes[0]
@@ -164,7 +165,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _connected(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes of a level in groups that read one another, or the same large tensor."""
+    """Return the nodes of a level in groups that read one another or the same large tensor."""
     graph = networkx.Graph()
     for node in nodes:
         graph.add_node(node)
@@ -191,10 +192,10 @@ def _is_alone(node: Node) -> bool:
 
 
 def _is_sum(node: Node) -> bool:
-    """Return whether entries of a large tensor are summed."""
+    """Return whether a node reduces the entries of a large tensor."""
     return node.target in {aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction}
 
 
 def _over_tokens(node: Node) -> bool:
-    """Return whether a node sums a large tensor over its first dimension, which a kernel laid out for rows cannot."""
+    """Return whether a node sums a large tensor over its first dimension, which a row-wise kernel cannot do."""
     return node.target is aten.sum.dim_IntList and 0 in node.args[1] and _large(node.all_input_nodes[0])

@@ -1,4 +1,4 @@
-"""The page of a run of 10,000 lines: written in 5 s of processor time, and every control answers within 1 s."""
+"""The page of a run with 10,000 lines: it takes 5 s of processor time, and every control responds within 1 s."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES, WRITTEN, ANSWERS = 10_000, 5.0, 1.0  # seconds
 
 
 def main() -> None:
-    """Print the medians of five: processor time of `atat report`, and the browser until every control answers."""
+    """Print medians of five: processor time of `atat report`, and time in the browser until every control responds."""
     with tempfile.TemporaryDirectory() as folder:
         run = make(Path(folder) / "run", lines=LINES)
         words = [sys.executable, "-m", "atat_zoo", "report", str(run)]
@@ -33,19 +33,19 @@ def main() -> None:
             with chromium() as browser:
                 answers = [answering(browser, run / "report.html") for _ in range(6)][1:]
                 bars.append(shown("seconds until the page answers / 1", answers, ANSWERS))
-        except pytest.skip.Exception as lacking:  # the browser of the tests, which are skipped where there is none
+        except pytest.skip.Exception as lacking:  # the tests' browser fixture skips if no browser is installed
             print(f"  the page itself {lacking}")
     hold(bars)
 
 
 def processor() -> float:
-    """Return the seconds that the processes which this one has started, and which have ended, have computed."""
+    """Return the processor seconds of the ended child processes of this process."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def answering(browser, path: Path) -> float:
-    """Return the seconds from the start of the navigation until every control answers."""
+    """Return the seconds from the start of the navigation until every control responds."""
     page = browser.new_page()
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-drawn]", state="attached")
@@ -55,7 +55,7 @@ def answering(browser, path: Path) -> float:
 
 
 def shown(name: str, times: list[float], bar: float) -> tuple[str, float, float]:
-    """Print the times, and return their median against the bar."""
+    """Print the times, and return their median relative to the limit."""
     median = statistics.median(times)
     print(
         f"  {name.partition(' /')[0]:34s} median {median:.3f} s  (min {min(times):.3f}, max {max(times):.3f})",

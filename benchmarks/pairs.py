@@ -1,6 +1,6 @@
-"""Interleaved pairs: A B B A A B …, so that a machine whose speed drifts does not favour one side.
+"""Timing in interleaved pairs, A B B A A B …, so that a drift in the machine's speed does not favour one side.
 
-And the memory of something in a process of its own.
+Also measures memory in a separate process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def options(**defaults: Any) -> argparse.Namespace:
-    """Return what the command line asks for under these names, or the defaults."""
+    """Return the command-line values of these options, or their defaults."""
     parser = argparse.ArgumentParser()
     for name, default in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
@@ -26,7 +26,7 @@ def options(**defaults: Any) -> argparse.Namespace:
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds of one call, wall-clock unless the clock is another one."""
+    """Return the seconds of one call according to a clock, by default wall-clock time."""
     start = clock()
     work()
     return clock() - start
@@ -39,9 +39,9 @@ def interleave(
     warmup: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[float, float]]:
-    """Time a and b in pairs, the order of each pair alternating.
+    """Time a and b in pairs, and alternate the order within the pairs.
 
-    Where other programs take the cores, `time.process_time` with one thread counts what each side itself needs.
+    If other programs use the cores, `time.process_time` with one thread measures only the time of each side.
     """
     for _ in range(warmup):
         a(), b()
@@ -56,15 +56,15 @@ def interleave(
 
 
 def alone(function: Callable[..., Any], *given: Any) -> Any:
-    """Return what a function returns in a process of its own, whose memory is its own, too."""
+    """Return the result of a function that runs in a separate process with its own memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *given).result()
 
 
 def resident(peak: bool = False) -> int:
-    """Return the bytes of this process that are in memory, or the most since `forget_peak`; Linux only.
+    """Return the bytes of this process in memory, or their peak since `forget_peak`; Linux only.
 
-    `getrusage` would count what the process that started this one has had.
+    `getrusage` would include the memory of the parent process.
     """
     name = "VmHWM:" if peak else "VmRSS:"
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
@@ -72,12 +72,12 @@ def resident(peak: bool = False) -> int:
 
 
 def forget_peak() -> None:
-    """Let the peak begin again at what is in memory now."""
+    """Reset the peak to the current memory."""
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def report(name_a: str, name_b: str, timed: list[tuple[float, float]]) -> float:
-    """Print both medians and the ratio a/b pair by pair; returns its median."""
+    """Print both medians and the ratio a/b over pairs; return the median ratio."""
     ratios = sorted(a / b for a, b in timed)
     median = statistics.median(ratios)
     for name, times in ((name_a, [a for a, _ in timed]), (name_b, [b for _, b in timed])):
@@ -89,23 +89,23 @@ def report(name_a: str, name_b: str, timed: list[tuple[float, float]]) -> float:
     return median
 
 
-# What was measured since the program began: median and quartiles of each ratio; less is better.
+# Results since the program started: median and quartiles of each ratio; lower is better.
 RATIOS: dict[str, tuple[float, float, float]] = {}
 
 
 def quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Return median, lower and upper quartile."""
+    """Return the median, the lower and the upper quartile."""
     low, median, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
     return median, low, high
 
 
 def note(name: str, ratios: Sequence[float]) -> None:
-    """Keep a ratio, measured once or several times, for the machine's record; see `benchmarks.record`."""
+    """Save a ratio that was measured once or more for the machine's record; see `benchmarks.record`."""
     RATIOS[name] = quartiles(ratios)
 
 
 def hold(bars: Sequence[tuple[str, float, float]]) -> None:
-    """Exit with a sentence if any ratio, by name, is not at most its bar; the last thing that a benchmark does."""
-    missed = [f"{name} is {ratio:.4f}, the bar {bar}" for name, ratio, bar in bars if not ratio <= bar]
+    """Exit with a message if any named ratio exceeds its limit or is NaN; a benchmark calls this last."""
+    missed = [f"{name} is {ratio:.4f}, and the limit is {bar}" for name, ratio, bar in bars if not ratio <= bar]
     if missed:
         raise SystemExit("; ".join(missed))

@@ -1,4 +1,4 @@
-"""Photograph the page of a run in a browser: docs/report/*.png, as it is light, dark, on a phone and in print."""
+"""Take screenshots of a run's page as docs/report/*.png: in light and dark mode, on a phone and in print."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from tests.reports.browser import chromium
 
 FOLDER = Path(__file__).parents[1] / "docs" / "report"
-# Scheme, medium, width and height of each.
+# Colour scheme, medium, width and height of each screenshot.
 VIEWS = {
     "light": ("light", "screen", 1000, 960),
     "dark": ("dark", "screen", 1000, 960),
     "phone": ("light", "screen", 360, 720),
     "print": ("light", "print", 700, 990),
 }
-# Both texts in the middle of their sampling.
+# Both texts halfway through sampling.
 REPLAY = "(slider) => { slider.value = 11; slider.dispatchEvent(new Event('input')); }"
 
 
 def main() -> None:
-    """Write the pictures; the run must have a page: `atat report RUN --compute`."""
+    """Write the screenshots; the run must have a page, which `atat report RUN --compute` writes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))
     given, _ = parser.parse_known_args()

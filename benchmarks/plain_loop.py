@@ -1,9 +1,9 @@
-"""Ancestral sampling as it is published, written plainly: what the loop of `generation.samplers` is held against.
+"""A plain implementation of ancestral sampling as published, with which the loop in `generation.samplers` is compared.
 
-At every step the network and its head run on every position of every row, and a token, the mask among them, is drawn
-at every position by Gumbel-max in float64 (Sahoo et al., arXiv:2406.07524, algorithm 1 and equation 6; float64 after
-Zheng et al., arXiv:2409.02908). Linear schedule: with t = 1 − k/T and s = t − 1/T, a masked token stays masked with
-probability s/t, and else comes from p_θ. Legend: B rows, L positions, V predictable tokens, m = V the mask.
+At every step the network and its head run on every position of every row, and a token, possibly the mask, is drawn at
+every position by Gumbel-max in float64 (Sahoo et al., arXiv:2406.07524, algorithm 1 and equation 6; float64 after Zheng
+et al., arXiv:2409.02908). Linear schedule: with t = 1 − k/T and s = t − 1/T, a masked token stays masked with
+probability s/t and is otherwise drawn from p_θ. Legend: B rows, L positions, V predictable tokens, m = V is the mask.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def sample(
     logits: Callable[[Tensor], Tensor], tokens: Tensor, steps: int, mask_id: int, generator: torch.Generator
 ) -> Tensor:
-    """Fill every mask of int64 [B, L]; `logits` gives [B, L, V] of z."""
+    """Fill every mask of z, int64 [B, L]; `logits` returns the logits of z, [B, L, V]."""
     for k in range(steps):
         tokens = step(logits, tokens, 1 - k / steps, 1 - (k + 1) / steps, mask_id, generator)
     return tokens
@@ -31,7 +31,7 @@ def sample(
 def step(
     logits: Callable[[Tensor], Tensor], z: Tensor, t: float, s: float, mask_id: int, generator: torch.Generator
 ) -> Tensor:
-    """Return z at time s from z at time t, int64 [B, L]."""
+    """Return z at time s, int64 [B, L], from z at time t."""
     p = logits(z).double().softmax(-1)
     q = torch.cat([p * ((t - s) / t), torch.full_like(p[..., :1], s / t)], dim=-1)
     gumbel = -torch.log(-torch.log(torch.rand(q.shape, dtype=torch.float64, device=z.device, generator=generator)))

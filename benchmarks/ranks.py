@@ -1,4 +1,4 @@
-"""What a second process is worth: seconds of the same training under Composer's launcher, on 2 ranks against 1."""
+"""The gain from a second process: seconds of the same training run with Composer's launcher on 2 ranks against 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.pairs import options, report
 
 
 def seconds_of_a_step(ranks: int, steps: int, run: Path) -> float:
-    """Train the quickstart for some steps, with one thread a rank, and return the seconds of one of the last half."""
+    """Train the quickstart with one thread per rank, and return the seconds per step in the last half of the steps."""
     settings = [
         f"train.steps={steps}",
         f"train.log_every={steps // 2}",
@@ -32,7 +32,7 @@ def seconds_of_a_step(ranks: int, steps: int, run: Path) -> float:
 
 
 def main() -> None:
-    """Print the ratio; one half is what two cores can give at most, and one thread of each."""
+    """Print the ratio; one half is the best ratio that two cores with one thread each can reach."""
     given = options(pairs=3, steps=20)
     with tempfile.TemporaryDirectory() as out:
 

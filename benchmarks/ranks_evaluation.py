@@ -1,4 +1,4 @@
-"""What a second process is worth in an evaluation: its seconds on 2 ranks against 1, metrics and texts among them."""
+"""The gain from a second process in an evaluation with metrics and texts: its seconds on 2 ranks against 1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METRICS = '["brier_score", "calibration_error", "coherence", "distinct"]'
 
 
 def evaluated(rank: int, ranks: int, port: int, sequences: int, times: Any) -> None:
-    """Evaluate an untrained model of the quickstart's size with one thread, after a first time that is not counted."""
+    """Evaluate an untrained model of the quickstart's size with one thread, after a warm-up evaluation."""
     from atat_zoo.training.checkpoints import CurrentModel
     from atat_zoo.training.evaluator import Evaluator
 
@@ -42,20 +42,20 @@ def evaluated(rank: int, ranks: int, port: int, sequences: int, times: Any) -> N
         current = CurrentModel(experiment, context, assemble(experiment, context), None)
         evaluate = Evaluator(current, data, RunFolder(Path(folder)), "cpu")
         evaluate(0, final=False)
-        evaluate.table(torch.arange(len(evaluate.tokens)))  # of the counts, which a training measures once
+        evaluate.table(torch.arange(len(evaluate.tokens)))  # of the n-gram model, which training evaluates once
         distributed.barrier()
         start, busy = time.perf_counter(), time.process_time()
         evaluate(1)
         used = time.process_time() - busy
         distributed.barrier()
     times.put((time.perf_counter() - start, used))
-    # The group is left as it is: taking it down may wait for ever, and then holds back the thread that sends the times.
+    # The process group is not destroyed, because that may block forever, and with it the thread that sends the times.
     times.close()
     times.join_thread()
 
 
 def seconds(ranks: int, sequences: int) -> tuple[float, float]:
-    """Return the seconds of an evaluation in so many processes, and those that the busiest one has computed."""
+    """Return the seconds of an evaluation on a number of processes, and the processor seconds of the busiest one."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -73,10 +73,10 @@ def seconds(ranks: int, sequences: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print the ratio; one half is what two idle cores can give at most."""
+    """Print the ratio; one half is the best ratio that two idle cores can reach."""
     given = options(pairs=3, sequences=512)
     timed = [(seconds(2, given.sequences), seconds(1, given.sequences)) for _ in range(given.pairs)]
     report("2 ranks", "1 rank", [(two[0], one[0]) for two, one in timed])
-    # What is left where other programs take no core.
+    # The ratio if no other program uses the cores.
     computing = report("2 ranks, computing", "1 rank, computing", [(two[1], one[1]) for two, one in timed])
     hold([("2 ranks / 1 rank, computing", computing, BAR)])

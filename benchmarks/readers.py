@@ -1,8 +1,8 @@
-"""Two readers of the same shards, V = 50,257 and L = 1,024: our random access and webdataset's own, from the beginning.
+"""Two readers of the same shards, V = 50,257 and L = 1,024: our random access, and webdataset's sequential reader.
 
-Each reads an epoch, in turns with the other. Its processor time is a share of a step of GPT-2 small on an H100, as
-`python -m benchmarks scale` reckons it. Ours checks the hash of every shard, and its order continues anywhere; the
-library's checks nothing, and shuffles within a buffer.
+The readers alternate, one epoch each. Processor time is given as a share of a training step of GPT-2 small on an H100,
+as estimated by `python -m benchmarks scale`. Our reader checks the hash of every shard and can resume its order
+anywhere; the library's reader checks nothing and shuffles within a buffer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUFFER, BAR, TURNS = 4096, 0.02, 5
 
 
 def main() -> None:
-    """Print the share of a step that each reader takes, and their ratio."""
+    """Print the share of a training step that each reader takes, and the ratio of the two."""
     step = BATCH * LENGTH / plans(assumptions([]))[0].speed
     with tempfile.TemporaryDirectory() as work:
         folder = made(Path(work))
@@ -51,7 +51,7 @@ def main() -> None:
     for name, seconds in zip(("random access", "webdataset's reader"), zip(*timed, strict=True), strict=True):
         shares = [each / BATCHES / step for each in seconds]
         million = BATCHES * BATCH * LENGTH / statistics.median(seconds) / 1e6
-        print(f"  {name}: {million:.1f} million tokens a second, {statistics.median(shares):.4f} of a step", flush=True)
+        print(f"  {name}: {million:.1f} million tokens/s, {statistics.median(shares):.4f} of a step", flush=True)
         note(f"{name} / a step", shares)
         bars.append((f"{name} / a step", statistics.median(shares), BAR))
     print(f"  ratio, ours to the library's: {statistics.median(one / other for one, other in timed):.3f}", flush=True)
@@ -64,10 +64,10 @@ def consume(batches: Iterator[Any]) -> None:
 
 
 def sequential(folder: Path) -> Iterator[Any]:
-    """Yield the batches of an epoch by the library: tar files one after the other, and a buffer from which is drawn."""
+    """Yield an epoch's batches from the library, which reads tar files one after the other and draws from a buffer."""
     paths = sorted(folder.glob("train-*.tar"))
     random.Random(0).shuffle(paths)
-    # Opened here, as `WDS_SECURE=1` lets the library open no file.
+    # Opened here, because `WDS_SECURE=1` forbids the library to open files.
     opened = [{"url": str(path), "stream": path.open("rb")} for path in paths]
     shuffled = shuffle(BUFFER, initial=BUFFER, rng=random.Random(0))
     stages = (tar_file_expander, group_by_keys, rows, shuffled, partial(collate, size=BATCH))
@@ -75,7 +75,7 @@ def sequential(folder: Path) -> Iterator[Any]:
 
 
 def rows(samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the sequences of each member."""
+    """Yield the sequences of each archive member."""
     for sample in samples:
         for row in np.load(io.BytesIO(sample["npy"])):
             yield {"stored": row, "index": 0}

@@ -1,4 +1,4 @@
-"""What `make bench` measured on this machine, in a file, and beside it what it measured there before."""
+"""The results of `make bench` on this machine, saved in a file and compared with the previous results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from atat_zoo.system.environment import describe
 
 FOLDER = Path(__file__).parent / "results"
 
-Ratios = dict[str, tuple[float, float, float]]  # median and quartiles of each; less is better
+Ratios = dict[str, tuple[float, float, float]]  # median and quartiles of each ratio; lower is better
 
 
 def compare(now: Ratios, last: Ratios) -> list[str]:
-    """Return a line for each ratio, with that of the last time; it is worse when their quartiles are apart."""
+    """Return a line for each ratio with its previous value; a ratio is worse if the quartile ranges do not overlap."""
     lines = []
     for name, (median, low, high) in now.items():
         line = f"  {name:<70} {median:8.4f} [{low:.4f}, {high:.4f}]"
@@ -30,7 +30,7 @@ def compare(now: Ratios, last: Ratios) -> list[str]:
 
 
 def keep(benchmark: str, ratios: Ratios, path: Path | None = None) -> list[str]:
-    """Write what a benchmark has measured in place of what it measured before, and return the comparison."""
+    """Replace the saved results of a benchmark with new ones, and return their comparison."""
     path = path or FOLDER / f"{platform.node()}.json"
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     lines = compare(ratios, known.get(benchmark, {}).get("ratios", {}))

@@ -1,4 +1,4 @@
-"""Record what `atat` prints on a terminal, from training to sampling, as docs/report/terminal.svg."""
+"""Record the terminal output of `atat`, from training to sampling, as docs/report/terminal.svg."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ COMMANDS = (
     "atat watch runs/quickstart --once",
     "atat sample runs/quickstart --num-samples 2 --prompt 'My fellow citizens'",
 )
-COLUMNS, LINES, TALLEST = 104, 16, 300  # TALLEST: of all that is printed
-# pyte's names of colours that are rich's otherwise.
+COLUMNS, LINES, TALLEST = 104, 16, 300  # TALLEST: maximum number of lines of all output
+# pyte's colour names that differ from rich's.
 NAMES = {"brown": "yellow", "brightblack": "bright_black", "default": None}
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     import pyte
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", help="where to train; a temporary folder when absent, and none is kept")
+    parser.add_argument("--folder", help="folder to train in (default: a temporary folder, which is deleted)")
     given, _ = parser.parse_known_args()
     screen = pyte.Screen(COLUMNS, TALLEST)
     with tempfile.TemporaryDirectory() as temporary:
@@ -51,10 +51,10 @@ def main() -> None:
 
 
 def printed(command: str, folder: str, feed) -> None:
-    """Run a command on a terminal of its own, and feed on what it prints.
+    """Run a command in its own terminal, and pass its output to `feed`.
 
     Raises:
-        SystemExit: when it fails.
+        SystemExit: If the command fails.
     """
     words = shlex.split(command)
     child, terminal = pty.fork()
@@ -63,7 +63,7 @@ def printed(command: str, folder: str, feed) -> None:
         os.environ.update(TERM="xterm-256color", PYTHONPATH=str(Path(__file__).parents[1]))
         os.execv(sys.executable, [sys.executable, "-m", "atat_zoo", *words[1:]])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    with suppress(OSError):  # Linux says so when the other end is closed
+    with suppress(OSError):  # Linux raises it when the other end is closed
         while some := os.read(terminal, 65536):
             feed(some)
     if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
@@ -71,13 +71,13 @@ def printed(command: str, folder: str, feed) -> None:
 
 
 def look(one) -> Style:
-    """Return rich's style of one of pyte's characters."""
+    """Return the rich style of one of pyte's characters."""
     colour = NAMES.get(one.fg, f"#{one.fg}" if re.fullmatch(r"[0-9a-f]{6}", one.fg) else one.fg)
     return Style(color=colour, bold=one.bold, italic=one.italics, reverse=one.reverse)
 
 
 def drawn(screen) -> str:
-    """Return what stands on the terminal as SVG that asks the network for nothing."""
+    """Return the content of the terminal as an SVG that makes no network requests."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor")
     for y in range(screen.cursor.y):
         line = Text(no_wrap=True)

@@ -1,9 +1,9 @@
-"""This revision against an older one: start-up, shards, training step, sampling step and evaluation, in pairs.
+"""Compare this revision with an older one in pairs: start-up, shards, training step, sampling step and evaluation.
 
     python -m benchmarks revisions --old REVISION [--pairs N]
 
-Each revision runs in a process of its own, in a checkout of its own, and takes its turn: A B B A A B … So both are
-measured in the same minutes. The work goes through public names only, so that both can do it.
+Each revision runs in its own process and checkout. The revisions alternate, A B B A A B …, so that both are measured
+under the same conditions. The work uses only public names, which both revisions have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.pairs import interleave, report
 
-# What a revision does when it is told to: a line in, a line out with the seconds that it took.
+# The program that each revision runs: for each line of input, it prints a line with the seconds that the work took.
 WORKER = """
 import json, shutil, sys, time, warnings
 from pathlib import Path
@@ -71,7 +71,7 @@ for line in sys.stdin:
 
 
 class Revision:
-    """A checkout, and a process that works in it."""
+    """A checkout, and a process that runs in it."""
 
     def __init__(self, tree: Path, folder: Path) -> None:
         self.tree = tree
@@ -93,13 +93,13 @@ class Revision:
         return json.loads(self.process.stdout.readline())
 
     def __call__(self, name: str) -> float:
-        """Do the work of this name; return its seconds."""
+        """Do the work with this name, and return its seconds."""
         assert self.process.stdin
         print(name, file=self.process.stdin, flush=True)
         return float(self._read())
 
     def list_parts(self) -> None:
-        """Run `atat zoo list` in a process of its own."""
+        """Run `atat zoo list` in a separate process."""
         words = [sys.executable, "-m", "atat_zoo", "zoo", "list"]
         subprocess.run(words, cwd=self.tree, env=self.env, capture_output=True, check=True)
 
@@ -111,11 +111,11 @@ class Revision:
 
 
 def main() -> None:
-    """Print each ratio old/new: above 1, this revision is the faster one."""
+    """Print each ratio old/new; this revision is faster if the ratio is above 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks revisions", description=__doc__)
-    parser.add_argument("--old", required=True, help="a revision that git knows")
-    parser.add_argument("--pairs", type=int, default=10, help="pairs of each measurement")
-    parser.add_argument("--only", nargs="+", help="the names of the measurements, such as 'training step'")
+    parser.add_argument("--old", required=True, help="git revision to compare with")
+    parser.add_argument("--pairs", type=int, default=10, help="number of pairs per measurement")
+    parser.add_argument("--only", nargs="+", help="names of the measurements to run, such as 'training step'")
     options = parser.parse_args(sys.argv[sys.argv.index("revisions") + 1 :])
     here = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as temporary:

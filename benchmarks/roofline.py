@@ -1,10 +1,11 @@
-"""What a training step would take on a GPU that nobody has seen: the bytes and FLOPs of all that it does.
+"""A lower bound on the time of a training step on a GPU that is not available, from the step's bytes and FLOPs.
 
-The operations are the real ones: a step of `owt-small/mdlm` runs on tensors without data. What is compiled is cut into
-forward and backward by torch as for a GPU, and its pointwise operations and reductions are joined here by one rule, as
-Inductor joins them: those between two products are one kernel, which reads its inputs once and writes what others read.
-An operation takes the longer of its bytes over `--share` of the bandwidth and its FLOPs over what dense products reach.
-Launches, waits and communication cost nothing here: a bound, not a forecast.
+The operations are those of a real step: `owt-small/mdlm` runs on tensors without data. Torch splits the compiled parts
+into forward and backward as for a GPU, and one rule fuses their pointwise operations and reductions as Inductor does:
+all operations between two products form one kernel, which reads its inputs once and writes the values that other
+kernels read. An operation takes the longer of two times: its bytes divided by `--share` of the bandwidth, and its FLOPs
+divided by the rate that dense products reach. Launches, waits and communication are not included, so the result is a
+bound, not a forecast.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 aten = torch.ops.aten
-#: TB/s of a GPU's memory, by NVIDIA's datasheets; `utilisation` has their names.
+#: Memory bandwidth of GPUs in TB/s, from NVIDIA's datasheets; the names are those of `utilisation`.
 BANDWIDTHS = {
     "A100-SXM4-80GB": 2.039, "H100 80GB HBM3": 3.35, "H100 PCIe": 2.0, "H100 NVL": 3.9, "H200": 4.8, "H200 NVL": 4.8,
 }  # fmt: skip
-#: Of the bandwidth the share that kernels reach, and the TFLOP/s that dense products reach.
+#: The share of the bandwidth that kernels reach, and the TFLOP/s that dense products reach.
 SHARE, PRODUCTS = 0.8, 620.0
 
 
 @attrs.frozen
 class Device:
-    """What a GPU does: bytes a second, and FLOP/s of dense products; its peak is that of the datasheet."""
+    """The rates of a GPU: bytes per second, FLOP/s of dense products, and the peak from the datasheet."""
 
     bandwidth: float
     products: float
@@ -61,25 +62,25 @@ class Device:
     def named(
         cls, name: str, share: float = SHARE, products: float = PRODUCTS, bandwidth: float | None = None
     ) -> Device:
-        """Return the GPU of a name, which reaches a share of its bandwidth, TB/s, and so many TFLOP/s."""
+        """Return a GPU by name, with its bandwidth in TB/s, the share that kernels reach, and TFLOP/s of products."""
         return cls(1e12 * share * (bandwidth or BANDWIDTHS[name]), 1e12 * products, 1e12 * PEAKS[name])
 
     def seconds(self, work: Work) -> float:
-        """Return what a kernel takes."""
+        """Return the seconds that a kernel takes."""
         return max(work.bytes / self.bandwidth, work.flops / self.products)
 
 
 class Stream(TorchDispatchMode):
-    """Records every operation; what depends on data is given its expected size: half of the tokens are masked."""
+    """A mode that records operations, with expected values for data-dependent sizes: half of the tokens are masked."""
 
     def __init__(self, masked: int, mixed: bool) -> None:
         super().__init__()
         self.masked, self.mixed, self.where, self.work = masked, mixed, "", list[Work]()
-        self.kept: dict[str, int] = {}  # bytes from forward to backward, of each part that is compiled
+        self.kept: dict[str, int] = {}  # bytes kept from forward to backward by each compiled part
 
     @contextlib.contextmanager
     def part(self, where: str) -> Iterator[None]:
-        """Name the part of a step that follows."""
+        """Set the name of the part of the step that follows."""
         before, self.where = self.where, where
         yield
         self.where = before
@@ -98,7 +99,7 @@ class Stream(TorchDispatchMode):
         out = func(*args, **kwargs)
         inputs, outputs = tree_leaves((args, kwargs)), tree_leaves(out)
         if self.where and not moves_nothing(func):
-            # What is written in place is read and written; a fused optimizer may scale gradients, and here it does not.
+            # Tensors written in place are read and written; a fused optimizer could scale gradients, but does not here.
             written = [
                 a
                 for a, s in zip(args, func._schema.arguments, strict=False)
@@ -115,7 +116,7 @@ def _is_mask(index: Any) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """A step on some rows of text."""
+    """A training step on some rows of text."""
 
     overrides: tuple[str, ...] = ()
     rows: int = 32
@@ -125,11 +126,14 @@ class Step:
     mixed: bool = False
 
     def work(self) -> tuple[list[Work], float, dict[str, int]]:
-        """Return what its kernels do; the FLOPs that the model needs, as `utilisation` counts them; and the bytes that
-        each compiled part keeps from forward to backward, the weights in bf16 among them."""
+        """Return the work of the kernels, the model's FLOPs and the bytes kept for the backward pass.
+
+        The FLOPs are those that the model needs according to `utilisation`. The bytes are by compiled part, and include
+        the weights in bf16.
+        """
         experiment = load("owt-small/mdlm", self.overrides)
         stream = Stream(self.rows * self.length // 2, self.mixed)
-        # The logits of so many positions at once as on a GPU.
+        # Compute logits for as many positions at once as on a GPU.
         as_there = mock.patch.object(chunks, "LOGITS", chunks.ON_ACCELERATOR)
         with as_there, FakeTensorMode(allow_non_fake_inputs=True):
             module: Any = assemble(
@@ -150,7 +154,7 @@ class Step:
                 progress=0.5,
             )
             with stream:
-                for _ in range(2):  # the first makes the optimizer's state
+                for _ in range(2):  # the first step creates the optimizer's state
                     stream.work.clear()
                     with stream.part("forward and loss"), cuda_autocast():
                         loss = module.loss(batch)["loss"]
@@ -165,7 +169,7 @@ class Step:
 
 
 def _counting(stream: Stream, function: Any, module: Any, layers: Sequence[Dropout] = ()) -> Any:
-    """Return a function that reads the weights of a module, compiled as far as counting goes."""
+    """Return a function of the module's weights, compiled only as far as counting needs."""
 
     def compiler(where: str) -> Any:
         def compile_graph(graph: GraphModule, _: Any) -> Any:
@@ -209,17 +213,19 @@ def _counting(stream: Stream, function: Any, module: Any, layers: Sequence[Dropo
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print the step's parts, its longest kernels, and the share of the peak."""
+    """Print the step's parts, its longest kernels, and the share of the GPU's peak."""
     parser = argparse.ArgumentParser(prog="roofline")
     parser.add_argument("--gpu", default="H100 80GB HBM3", choices=sorted(BANDWIDTHS))
-    parser.add_argument("--bandwidth", type=float, help="of its memory, TB/s; that of the GPU when absent")
-    parser.add_argument("--share", type=float, default=SHARE, help="of the bandwidth that kernels reach")
+    parser.add_argument("--bandwidth", type=float, help="memory bandwidth in TB/s (default: the GPU's)")
+    parser.add_argument("--share", type=float, default=SHARE, help="share of the bandwidth that kernels reach")
     parser.add_argument("--products", type=float, default=PRODUCTS, help="TFLOP/s that dense products reach")
     parser.add_argument(
-        "--mixed", action="store_true", help="sums over tokens in one kernel with rows: torch 2.10 or later"
+        "--mixed",
+        action="store_true",
+        help="compute sums over tokens in row-wise kernels, as torch 2.10 and later do",
     )
     parser.add_argument("--eager", action="store_true", help="without compiling")
-    parser.add_argument("--top", type=int, default=10, help="kernels that are listed")
+    parser.add_argument("--top", type=int, default=10, help="number of kernels to list")
     parser.add_argument("overrides", nargs="*", help="of owt-small/mdlm")
     given = parser.parse_args(sys.argv[2:] if words is None else words)
     device = Device.named(given.gpu, given.share, given.products, given.bandwidth)

@@ -1,4 +1,4 @@
-"""Cost and quality of every named sampler, and of adaptive settings next to non-adaptive ones."""
+"""Cost and quality of every named sampler, and of adaptive settings compared with non-adaptive ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.baselines import machine, train
 
-# Adaptive settings, and non-adaptive ones to compare them with: even steps, and the same temperature or nucleus.
+# Adaptive settings, and non-adaptive ones to compare with: even steps and the same temperature or nucleus.
 COOL = "draw = {use = 'categorical', temperature = 0.98}"
 SETTINGS = (
     "{use = 'confidence_history', steps = 24}",
@@ -32,7 +32,7 @@ How fast is each sampler, and how good is its text? Does an adaptive number of t
 """
 
 SAVES = """\
-Adaptive samplers, and non-adaptive ones with even steps and the same temperature. Where a non-adaptive sampler is as
+Adaptive samplers, and non-adaptive samplers with even steps and the same temperature. If a non-adaptive sampler is as
 good at the same NFE, the saving does not come from adaptivity."""
 
 METHOD = """\
@@ -41,7 +41,8 @@ METHOD = """\
 
 `make samplers` writes this page. The MDLM baseline (`experiments/baselines/mdlm.toml`) generates, and the
 autoregressive baseline is the judge model; {machine}, one thread, precision as trained, seed 0, ± one standard error
-over texts. Generative perplexity depends on temperature, so read it with the unigram entropy (nats) and NFE.
+over texts. Generative perplexity depends on the temperature, so read it together with the unigram entropy (nats) and
+NFE.
 
 ## Limits
 
@@ -53,11 +54,11 @@ def main() -> None:
     """Print the tables, or write them as Markdown."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=Path, default=Path("runs/baselines"))
-    parser.add_argument("--num-samples", type=int, default=192, help="texts of every named sampler")
-    parser.add_argument("--settings", type=int, default=1024, help="texts of every setting")
-    parser.add_argument("--markdown", type=Path, help="a file to write the tables into")
-    parser.add_argument("--note", default="", help="the answer to the page's questions, for the file")
-    parser.add_argument("--limits", default="", help="list items on how the samplers were timed, for the file")
+    parser.add_argument("--num-samples", type=int, default=192, help="number of texts per named sampler")
+    parser.add_argument("--settings", type=int, default=1024, help="number of texts per setting")
+    parser.add_argument("--markdown", type=Path, help="Markdown file to write")
+    parser.add_argument("--note", default="", help="answer to the questions on the Markdown page")
+    parser.add_argument("--limits", default="", help="list items on how the samplers were timed, for the Markdown page")
     given, _ = parser.parse_known_args(sys.argv[2:])
     run, judge = (train(name, given.runs / name) for name in ("mdlm", "autoregressive"))
     own = [word for text in SETTINGS for word in ("--sampler", text)]
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def bench(run: Path, judge: Path, number: int, *words: str, capture: bool) -> str:
-    """Run `atat bench samplers` in a process of its own, as a person would."""
+    """Run `atat bench samplers` in a separate process, as a user would."""
     command = [sys.executable, "-m", "atat_zoo", "bench", "samplers", str(run), "--judge", str(judge)]
     command += ["--num-samples", str(number), *(["--markdown"] if capture else []), *words]
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE if capture else None).stdout or ""

@@ -1,10 +1,10 @@
-"""What sampling costs beside the network that it asks: bar 4 of generation.
+"""The time that sampling adds to the network's forward passes: requirement 4 of generation.
 
-Ancestral sampling of a `tiny` backbone (8 × 512): 8 texts of 256 tokens, a vocabulary of 50,000, 128 steps. Each of the
-measured steps is timed from one evaluation to the next, and beside it, in the same run and in turns before and after,
-the bare forward pass that the step makes: the backbone on the same rows, and the head at the same positions. At some
-of the steps the published loop (`benchmarks.plain_loop`) takes its step too. In the other steps a stand-in answers for
-the network, which the loop does not notice.
+Ancestral sampling of a `tiny` backbone (8 × 512): 8 texts of 256 tokens, a vocabulary of 50,000, 128 steps. Each
+measured step is timed from one forward pass to the next. In the same run, alternately before and after it, the bare
+forward pass of that step is timed: the backbone on the same rows and the head at the same positions. At some steps, the
+published loop (`benchmarks.plain_loop`) also takes its step. At all other steps, a stand-in replaces the network, which
+makes no difference to the loop.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ V, L, B, STEPS = 50_000, 256, 8, 128
 
 
 class Clocked(Denoiser):
-    """A denoiser that answers with the network at every `stride`-th evaluation, and times it there."""
+    """A denoiser that runs and times the network at every `stride`-th forward pass."""
 
     mask_id = V
 
     def __init__(self, backbone: Any, stride: int, plain_every: int) -> None:
         self.backbone, self.stride, self.plain_every = backbone, stride, plain_every
         self.number = 0
-        self.open: tuple[float, float, float] | None = None  # seconds in the network, when it answered, and bare
+        self.open: tuple[float, float, float] | None = None  # network seconds, return time, bare seconds
         self.pairs: list[tuple[float, float]] = []
         self.loop: list[float] = []
         self.plain: list[float] = []
         self.generator = torch.Generator().manual_seed(0)
 
     def denoise(self, tokens: torch.Tensor, where: Any) -> torch.Tensor:
-        """As the objectives do."""
+        """Return log-probabilities, as the objectives do."""
         return self.backbone.head(self.backbone(tokens)[where]).float().log_softmax(-1)
 
     def bare(self, tokens: torch.Tensor, where: Any) -> None:
@@ -72,7 +72,7 @@ class Clocked(Denoiser):
         return found
 
     def close(self) -> None:
-        """End the step that is being timed: all that the loop did since the network answered belongs to it."""
+        """End the timed step, which includes all work of the loop since the network returned."""
         if self.open is not None:
             spent, answered, bare = self.open
             self.loop.append(time.perf_counter() - answered)
@@ -81,18 +81,18 @@ class Clocked(Denoiser):
 
 
 def measure(backbone: Any, bf16: bool, stride: int, plain_every: int) -> tuple[float, float]:
-    """Return how much longer a step takes than its bare forward pass, and a step of the plain loop than one of ours."""
+    """Return the time of a step over its bare forward pass, and the time of a plain-loop step over one of our steps."""
     denoiser = Clocked(backbone, stride, plain_every)
     tokens = torch.full((B, L), V)
     seeds = sequence_keys(0, "sample", torch.arange(B))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        denoiser.logits(tokens[:, :8])  # the first pass sets things up, and casts the weights
+        denoiser.logits(tokens[:, :8])  # a warm-up pass, which casts the weights
         denoiser.bare(tokens, (torch.zeros(1).long(), torch.zeros(1).long()))
         made = AncestralSampler(steps=STEPS).sample(denoiser, tokens, seeds)
     denoiser.close()
     print(f"{'bf16' if bf16 else 'fp32'}: {denoiser.number} evaluations, {float(made.nfe.double().mean()):.1f} a text")
     overhead = report("a step of ancestral sampling", "the bare forward pass it makes", denoiser.pairs)
-    print(f"  of a step, outside the network:   median {1e3 * statistics.median(denoiser.loop):8.1f} ms")
+    print(f"  time of a step outside the network: median {1e3 * statistics.median(denoiser.loop):8.1f} ms")
     ours = statistics.mean(step for step, _ in denoiser.pairs) * denoiser.number
     plain = statistics.mean(denoiser.plain) * STEPS
     print(f"  ancestral sampling, 128 steps: {ours:8.1f} s\n  the plain loop, 128 steps:     {plain:8.1f} s")
@@ -101,9 +101,9 @@ def measure(backbone: Any, bf16: bool, stride: int, plain_every: int) -> tuple[f
 
 
 def main() -> None:
-    """Measure in fp32, and in bf16 where there are instructions for it; fails when the bar is not met."""
+    """Measure in fp32 and, if the CPU has instructions for it, in bf16; fail if a requirement is not met."""
     parser = argparse.ArgumentParser(prog="sampling_overhead")
-    parser.add_argument("--stride", type=int, default=10, help="evaluations from one measured step to the next")
+    parser.add_argument("--stride", type=int, default=10, help="forward passes from one measured step to the next")
     parser.add_argument("--plain-every", type=int, default=4, help="measured steps from one plain step to the next")
     given, _ = parser.parse_known_args()
     context = Context(vocabulary_size=V, length=L, width=512)
@@ -117,6 +117,6 @@ def main() -> None:
         overhead, gain = measure(backbone, bf16, given.stride, given.plain_every)
         met = met and overhead <= 1.2 and gain >= 3
     said = "met" if met else "NOT met"
-    print(f"bar 4 (at most 1.2 times the bare passes, the plain loop at least 3 times as long): {said}")
+    print(f"requirement 4 (at most 1.2 times the bare passes; plain loop at least 3 times as long): {said}")
     if not met:
         sys.exit(1)

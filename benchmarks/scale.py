@@ -1,4 +1,4 @@
-"""Cost of training from 125M on one GPU to 6.7B on 128, by formula: memory, tokens/s, disk, hours, dollars."""
+"""Estimated training cost from 125M on one GPU to 6.7B on 128 GPUs: memory, tokens/s, disk, hours, dollars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VOCABULARY, LENGTH, RECIPE = 50_257, 1024, "owt-small/mdlm"
-# Tokens of each size's tokenizer, and what is trained there.
+# Vocabulary size at each size, and the experiments there.
 SIZES = {
     "text8": 27,
     "lm1b": 30_522,
@@ -27,7 +27,7 @@ SIZES = {
     "owt-small": 50_257,
 }
 REPORT = ("documented_short", "documented", "autoregressive", "block")
-# Preset, GPUs, sequences at once on each, whether weights and what belongs to them are sharded over the GPUs.
+# Preset, number of GPUs, sequences at once on each GPU, whether weights and optimizer state are sharded.
 PLANS = (
     ("small", 1, 32, False),
     ("small", 8, 32, False),
@@ -48,15 +48,13 @@ PLANS = (
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """A training by formula.
+    """The estimated cost of a training run.
 
     Attributes:
-        gpus: devices of `peak` FLOP/s, of which a training uses the share `utilisation`, each `price` an hour.
-        rows: sequences at once on each.
-        sharded: whether each has its share of weights, gradients, AdamW and moving average, and gathers a layer at a
-            time (FSDP), in place of all of them (DDP).
-        tokens: of the training.
-        corpus: tokens that are stored.
+        gpus: Number of devices with `peak` FLOP/s, of which training uses the share `utilisation`, at `price` per hour.
+        rows: Sequences at once on each GPU.
+        sharded: Whether each GPU holds a share of the weights, gradients, AdamW moments and EMA, and gathers a layer at
+        a time (FSDP), instead of all of them (DDP). tokens: Number of training tokens. corpus: Number of stored tokens.
     """
 
     backbone: DiTBackbone
@@ -81,17 +79,17 @@ class Plan:
 
     @property
     def speed(self) -> float:
-        """Tokens a second on all GPUs, half of them masked."""
+        """Tokens per second on all GPUs, half of them masked."""
         a_token = 3 * self.backbone.flops(VOCABULARY, 1, LENGTH, LENGTH / 2) / LENGTH
         return self.gpus * self.peak * self.utilisation / a_token
 
     @property
     def checkpoint(self) -> int:
-        """Bytes of a checkpoint: weights, AdamW and EMA, and the model."""
+        """Bytes of a checkpoint: weights, AdamW moments, EMA and the model."""
         return (4 + 8 + 4 + 4) * self.weights
 
     def row(self) -> str:
-        """Return its row of the table."""
+        """Return the plan's row of the table."""
         data = load(RECIPE).data
         shards = self.corpus / (LENGTH * data.sequences_per_shard) / self.gpus
         hours = self.tokens / self.speed / 3600
@@ -112,7 +110,7 @@ class Plan:
 
 
 def plans(given: argparse.Namespace) -> list[Plan]:
-    """Return those of the table."""
+    """Return the plans of the table."""
     found = []
     for preset, gpus, rows, sharded in PLANS:
         backbone = DiTBackbone(preset=preset, tied=True, dropout=0.1)
@@ -145,19 +143,21 @@ def experiments(given: argparse.Namespace) -> str:
 
 
 def assumptions(words: Sequence[str]) -> argparse.Namespace:
-    """Return what is assumed."""
+    """Return the assumptions from the command line."""
     parser = argparse.ArgumentParser(prog="scale")
-    parser.add_argument("--gpu", default="H100 80GB HBM3", choices=sorted(PEAKS), help="the driver's name of a GPU")
-    parser.add_argument("--utilisation", type=float, default=0.4, help="share of its peak")
-    parser.add_argument("--price", type=float, default=3.0, help="dollars of a GPU an hour")
-    parser.add_argument("--tokens-per-weight", type=float, default=20.0, help="length of a training")
-    parser.add_argument("--tokens", type=float, help="length of a training in tokens, in place of that")
-    parser.add_argument("--corpus", type=float, default=9e9, help="tokens that are stored; OpenWebText has 9e9")
+    parser.add_argument(
+        "--gpu", default="H100 80GB HBM3", choices=sorted(PEAKS), help="GPU name as the driver reports it"
+    )
+    parser.add_argument("--utilisation", type=float, default=0.4, help="share of the GPU's peak FLOP/s")
+    parser.add_argument("--price", type=float, default=3.0, help="dollars per GPU-hour")
+    parser.add_argument("--tokens-per-weight", type=float, default=20.0, help="number of training steps")
+    parser.add_argument("--tokens", type=float, help="number of training tokens, instead of steps")
+    parser.add_argument("--corpus", type=float, default=9e9, help="number of stored tokens; OpenWebText has 9e9")
     return parser.parse_args(words)
 
 
 def main() -> None:
     """Print the tables."""
-    # Those before them are names of benchmarks.
+    # Words before them are names of benchmarks.
     given = assumptions(list(itertools.dropwhile(lambda word: not word.startswith("-"), sys.argv[1:])))
     print(table(given), experiments(given), sep="\n")

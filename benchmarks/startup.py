@@ -1,4 +1,4 @@
-"""How long a person waits for the command line: `atat zoo list` in a pipe, `atat check` on a bad file."""
+"""Response time of the command line: `atat zoo list` in a pipe and on a terminal, `atat check` on a bad file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.pairs import seconds
 
 
 def main() -> None:
-    """Print the median of ten calls each."""
+    """Print the median of ten calls of each command."""
     atat = Path(sys.executable).with_name("atat")
     command = str(atat) if atat.exists() else shutil.which("atat")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Step time of `mdlm` at CPU size: compiled or eager, with counts of neighbours or without, and beside its batches."""
+"""Step time of `mdlm` at CPU size: compiled or eager, with or without n-gram prior, and against loading batches."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ VOCABULARY, SEQUENCES = 2048, 20_000
 def stepper(
     experiment: Experiment, context: Context, text: torch.Tensor | None = None, move: Callable[[Any], Any] | None = None
 ) -> tuple[Any, Callable[[], None]]:
-    """Return the objective of an experiment, and what makes its next training step, as one would write it.
+    """Return the objective of an experiment, and a function that takes its next step in a plain training loop.
 
-    All steps have the first rows of a text [N, L]; each draws its own rates. `move` takes a module or a tensor to the
-    context's device, where torch does not know that one.
+    All steps use the first rows of a text, [N, L]; each draws its own mask rates. `move` moves a module or a tensor to
+    the context's device if torch does not know that device.
     """
     move = move or (lambda value: value.to(context.device))
     spec, (rows, length) = experiment.train, (experiment.train.batch_size, experiment.data.length)
@@ -71,7 +71,7 @@ def stepper(
 
 
 def step_with(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
-    """Return one training step with counts of so many neighbours on either side."""
+    """Return a training step with an n-gram prior that counts `reach` neighbours on either side."""
     experiment = load("mdlm", [f"backbone.ngram_prior={reach}"])
     count = partial(NGramPrior.count, [text], VOCABULARY)
     context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length, ngram_prior=count)
@@ -79,7 +79,7 @@ def step_with(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Print the ratios of step times in interleaved pairs; the first steps, which compile, do not count."""
+    """Print the ratios of step times in interleaved pairs; the first steps, which compile, are not counted."""
     pairs = options(pairs=20).pairs
     keep_freed_memory()
     steps = {}
@@ -88,10 +88,10 @@ def main() -> None:
         context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length)
         steps[compiled] = stepper(experiment, context)[1]
     report("compiled", "eager", interleave(steps["true"], steps["false"], pairs))
-    # Frequencies as in text; which words stand beside each other does not matter here.
+    # Frequencies as in text; which words are adjacent does not matter here.
     text = np.random.default_rng(0).zipf(1.2, (SEQUENCES, 64)) % VOCABULARY
     report("with counts", "without", interleave(step_with(2, text), step_with(0, text), pairs))
-    # Without workers: with them, loading and training overlap.
+    # Without workers, because with workers loading and training overlap.
     experiment = load("baselines/mdlm")
     folder, spec = build(experiment), experiment.train
     stream = TokenStream(folder, seed=experiment.seed, lanes=experiment.data.lanes, batch_size=spec.batch_size)

@@ -1,4 +1,4 @@
-"""Tokens a second from local shards at length 1024, with 0, 1 and 2 loader workers: at least 50 million."""
+"""Tokens per second from local shards at length 1024 with 0, 1 and 2 loader workers: at least 50 million."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from atat_zoo.experiment.runs import sha256_of
 from benchmarks.pairs import hold, note
 
 LENGTH, SHARDS, ROWS, BATCH, V = 1024, 16, 4096, 64, 50_257
-BAR = 50e6  # tokens a second of a worker's processor time; the bar is held without workers
-BATCHES = SHARDS * ROWS // BATCH  # an epoch: every worker opens every shard once and checks its hash
+BAR = 50e6  # tokens per processor second of a worker; the limit applies without workers
+BATCHES = SHARDS * ROWS // BATCH  # one epoch: every worker opens every shard once and checks its hash
 
 
 def main() -> None:
-    """Print the medians of three epochs: on the clock, and by the processor time of what makes the batches."""
+    """Print medians of three epochs, by wall-clock time and by the processor time of the process that makes batches."""
     with tempfile.TemporaryDirectory() as work:
         folder, medians = made(Path(work)), []
         for workers in (0, 1, 2):
             rates = [epoch(folder, workers) for _ in range(3)]
             clock, processor = (statistics.median(each) / 1e6 for each in zip(*rates, strict=True))
-            of = f"{processor:.1f} by a worker's processor time"
-            print(f"  {workers} workers: {clock:.1f} million tokens a second, {of}", flush=True)
+            of = f"{processor:.1f} in a worker's processor time"
+            print(f"  {workers} workers: {clock:.1f} million tokens per second, {of}", flush=True)
             note(f"50 million tokens a second / {workers} workers, by the clock", [BAR / each for each, _ in rates])
             note(f"50 million tokens a second / {workers} workers, processor time", [BAR / each for _, each in rates])
             medians.append(processor)
@@ -39,14 +39,14 @@ def main() -> None:
 
 
 def epoch(folder: Path, workers: int) -> tuple[float, float]:
-    """Return tokens a second of an epoch, and of the time that a worker, or else this process, computes."""
+    """Return an epoch's tokens per second, and per processor second of a worker or, without workers, this process."""
     who = resource.RUSAGE_CHILDREN if workers else resource.RUSAGE_SELF
     loader = iter(train_loader(TokenStream(folder, seed=0, lanes=8, batch_size=BATCH), workers=workers))
     next(loader)  # the workers have started
     began, used = time.perf_counter(), resource.getrusage(who)
     tokens = sum(batch["tokens"].numel() for batch in islice(loader, BATCHES))
     seconds = time.perf_counter() - began
-    del loader  # its workers end, and their times are known
+    del loader  # the workers end, so their times are known
     now = resource.getrusage(who)
     return tokens / seconds, tokens / (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime)
 

@@ -1,4 +1,4 @@
-"""Draw committed studies, in docs/studies: how far arms are from their baseline, and what ATAT's numbers are worth."""
+"""Draw the committed studies in docs/studies: differences of arms from the baseline, and sensitivity to settings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from atat_zoo.studies.differences import shown
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE, SENSITIVITY = DOCS / "studies" / "arms.svg", DOCS / "studies" / "sensitivity.svg"
-# The rows of a table of the study of masks and its screen: words, arm.
+# Rows in tables of the study of masks and its screen: label, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
-# What it is, and its colour: one seed and its bootstrap over sequences, pale; several seeds and their interval for
-# other seeds and sequences, dark.
+# Kind of result and its colour: pale for one seed with its bootstrap over sequences, dark for several seeds with their
+# interval over seeds and sequences.
 STUDIES = {
     "screen": ("one seed, 95 % CI over sequences", "#9db2c8"),
     "confirm": ("three seeds, 95 % CI over seeds and sequences", "#123a63"),
@@ -25,10 +25,10 @@ PROMISED = -10
 
 
 def labels() -> dict[str, str]:
-    """Return the words for each arm, from the tables of the study of masks and its screen."""
+    """Return a label for each arm, from the tables of the study of masks and its screen."""
     pages = (DOCS / "results" / f"study-{name}.md" for name in ("of-masks", "screen"))
     rows = [row for page in pages for row in ROW.findall(page.read_text(encoding="utf-8"))]
-    return {arm: label for label, arm in reversed(rows)}  # the first of an arm: further down it has other settings
+    return {arm: label for label, arm in reversed(rows)}  # the first row of an arm; later ones have different settings
 
 
 def reports() -> dict[str, Any]:
@@ -37,20 +37,20 @@ def reports() -> dict[str, Any]:
 
 
 def digest() -> str:
-    """Return the SHA-256 of what the figure is drawn from, which it names."""
+    """Return the SHA-256 of the results that the figure shows; the figure contains it."""
     return hashlib.sha256(json.dumps([labels(), reports()], sort_keys=True).encode()).hexdigest()
 
 
 def of_sensitivity() -> str:
-    """Return the SHA-256 of the results that the panels are drawn from."""
+    """Return the SHA-256 of the results that the panels show."""
     return hashlib.sha256(SENSITIVITY.with_suffix(".json").read_bytes()).hexdigest()
 
 
 def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
-    """Return the percent and the interval of each arm whose uniform bound is compared with the baseline's."""
+    """Return the percentage difference and interval of each arm whose uniform bound is compared with the baseline's."""
     found = {}
     for each in report["comparisons"]:
-        # Arms with another likelihood, and those without counts, are in the table; here they would press all else flat.
+        # Arms with a different likelihood or without n-gram prior are only in the table; they would dominate the scale.
         if each["against"] == report["baseline"] and each["bound"] == "perplexity":
             change = shown(each)
             if abs(change["percent"]) < 2 * -PROMISED and report["arms"][each["arm"]]["method"] == "exact_k":
@@ -59,7 +59,7 @@ def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Write the figures, in the style of the papers': pip install -e plugins/atat-zoo-paper."""
+    """Write the figures in the style of the papers. This needs `pip install -e plugins/atat-zoo-paper`."""
     import altair as alt
     from atat_zoo_paper.style import chart, files
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def panels() -> None:
-    """Write what the numbers of the ATAT report are worth, a panel for each, as `atat paper` draws it."""
+    """Write a panel for each setting of the ATAT report with the sensitivity to it, as `atat paper` draws it."""
     from atat_zoo_paper import figures
     from atat_zoo_paper.paper_file import FigureSpec
     from atat_zoo_paper.paper_studies import KnownStudy

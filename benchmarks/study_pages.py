@@ -1,4 +1,4 @@
-"""Write the committed pages of studies again from their JSON, without training or measuring."""
+"""Regenerate the committed pages of studies from their JSON, without training or evaluation."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "studies"
 
 
 def main() -> None:
-    """Write the page of every JSON file of a study."""
+    """Write a page for the JSON file of every study."""
     for path in sorted(FOLDER.glob("*.json")):
         write_text(path.with_suffix(".md"), markdown.page(json.loads(path.read_text(encoding="utf-8"))))
         print(path)

@@ -1,4 +1,4 @@
-"""Generative perplexity, entropy and MAUVE of the texts of each decoding order: docs/results/study-samples.json."""
+"""Generative perplexity, entropy and MAUVE of texts from each decoding order, for docs/results/study-samples.json."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from benchmarks.baselines import atat
 
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "study-samples.json"
-# A cooler draw lowers the perplexity of any text: with several temperatures the reference is read off at the entropy
-# of the others.
+# A lower temperature lowers the perplexity of any text, so the reference is interpolated between several temperatures
+# at the entropy of the other texts.
 ANCESTRAL = [{"use": "ancestral", "steps": 64, "temperature": each} for each in (1.0, 0.9, 0.8)]
-# study -> run -> samplers; the autoregressive run of the same study and seed judges.
+# study -> run -> samplers; the judge model is the autoregressive run of the same study and seed.
 RUNS: dict[str, dict[str, list[dict[str, Any]]]] = {
     # ATAT as documented but for the time, which has an estimator to order by; and the bell.
     "screen": {
@@ -42,11 +42,11 @@ KEPT = ("nats_per_token", "nats_per_token_stderr", "unigram_entropy", "distinct_
 
 
 def main() -> None:
-    """Print a row for each sampler; the runs are those of `atat study`."""
+    """Print a row for each sampler of the runs that `atat study` trained."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--study", choices=RUNS, nargs="+", default=[*RUNS])
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the folders of the studies are")
-    parser.add_argument("--num-samples", type=int, default=1000, help="texts for each sampler")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder that contains the studies' folders")
+    parser.add_argument("--num-samples", type=int, default=1000, help="number of texts per sampler")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}, too")
     given, _ = parser.parse_known_args(sys.argv[2:])
     for study in given.study:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def rows_of(folder: Path, runs: dict[str, list[dict[str, Any]]], number: int) -> list[dict[str, Any]]:
-    """Return what is kept of so many texts by each sampler of the runs in a folder."""
+    """Return the rows for a number of texts from each sampler, for the runs in a folder."""
     rows = []
     for name, samplers in runs.items():
         judge = folder / f"autoregressive-{name.rpartition('-')[2]}"
@@ -71,7 +71,7 @@ def rows_of(folder: Path, runs: dict[str, list[dict[str, Any]]], number: int) ->
 
 
 def row(name: str, sampler: dict[str, Any], judged: dict[str, Any]) -> dict[str, Any]:
-    """Return what is kept of a judgement: scores of the written and of the held-out text."""
+    """Return the recorded scores of a judgement: those of the generated and of the held-out text."""
     scores = {which: {key: judged[which][key] for key in KEPT} for which in ("model", "data")}
     for each in scores.values():
         each["generative_perplexity"] = math.exp(each["nats_per_token"])
@@ -79,12 +79,12 @@ def row(name: str, sampler: dict[str, Any], judged: dict[str, Any]) -> dict[str,
 
 
 def settings(sampler: dict[str, Any]) -> str:
-    """Return a sampler's specification as TOML writes it, without braces."""
+    """Return a sampler's settings as inline TOML without braces."""
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in sampler.items())
 
 
 def at_entropy(rows: list[dict[str, Any]], entropy: float) -> float | None:
-    """Return the generative perplexity of ancestral text as diverse as `entropy` (nats), None where no temperature is.
+    """Return the generative perplexity of ancestral text with this entropy (nats), or None if no temperature has it.
 
     Between two temperatures, log perplexity is linear in the unigram entropy.
     """
@@ -96,7 +96,7 @@ def at_entropy(rows: list[dict[str, Any]], entropy: float) -> float | None:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """Return the table of a page; a run without ancestral texts is held against those of the others."""
+    """Return the table of a page; a run without ancestral texts is compared with the other runs' ancestral texts."""
     lines = [
         "| run | sampler | NFE | generative perplexity | unigram entropy | ancestral text of equal entropy | MAUVE |",
         "| --- | --- | --- | --- | --- | --- | --- |",

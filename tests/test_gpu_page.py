@@ -56,7 +56,7 @@ def test_the_small_form_is_interrupted_and_goes_on(tmp_path, monkeypatch):
     assert states(page) == dict.fromkeys(done, "done") | {"sampling": "unfinished"}
     assert page.read_text().count("\n## ") == len(done) + 1
     assert (
-        "**Unfinished**: it was ended here.\n\n| what | required | measured | |\n| --- | --- | --- | --- |\n| half |"
+        "**Unfinished**: it was stopped here.\n\n| what | required | measured | |\n| --- | --- | --- | --- |\n| half |"
         in page.read_text()
     )
 
@@ -131,7 +131,7 @@ def test_what_fails_and_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path,
     text = page.read_text()
     assert "**Failed**: RuntimeError: no kernel." in text
     assert "| half | ≥ 1 | 0 | **not met** |" in text
-    assert "**Left out**: it takes about 1000 s, and 100 were left." in text
+    assert "**Left out**: it takes about 1000 s, and 100 s were left." in text
     assert report.missed(parts) == ["half", "a: failed", "b: left out"]
     assert text.index("## A") < text.index("## B") < text.index("## C")
     assert capsys.readouterr().err.count("Traceback") == 1
@@ -151,7 +151,7 @@ def test_the_minutes_end_within_a_part_and_a_failure_is_not_forgotten(tmp_path):
     page, last = tmp_path / "gpu.md", Part("b", "B", 1, fine)
     measured(page, Part("a", "A", 0, lambda *_: time.sleep(60)), last, seconds=0.2)
     assert states(page) == {"a": "failed", "b": "left out"}
-    assert "OutOfTime: not done when the minutes were over" in page.read_text()
+    assert "OutOfTime: not done at the time limit" in page.read_text()
     measured(page, Part("a", "A", 10, fine), last, seconds=5)  # no time to try again
     assert states(page) == {"a": "failed", "b": "done"}
 
@@ -171,7 +171,7 @@ def test_what_was_measured_elsewhere_is_not_gone_on_with(tmp_path, monkeypatch, 
     page = tmp_path / "gpu.md"
     monkeypatch.setattr(gpu, "PARTS", (Part("a", "A", 1, fine),))
     measured(page, *gpu.PARTS, heading="another")
-    for text, said in ((None, "device is another, and now"), ("{", "cannot be read"), ("[]", "cannot be read")):
+    for text, said in ((None, "device is another, but now"), ("{", "cannot be read"), ("[]", "cannot be read")):
         if text is not None:
             page.with_suffix(".json").write_text(text)
         with pytest.raises(SystemExit, match="2"):
@@ -184,7 +184,7 @@ def test_what_was_measured_elsewhere_is_not_gone_on_with(tmp_path, monkeypatch, 
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="2"):
         gpu.main([])
-    assert "torch sees no GPU; --small runs the same on a CPU" in capsys.readouterr().err
+    assert "torch finds no GPU; pass --small to run the same checks on a CPU" in capsys.readouterr().err
 
 
 def test_the_tests_pass_where_one_has(monkeypatch):
@@ -193,5 +193,5 @@ def test_the_tests_pass_where_one_has(monkeypatch):
         monkeypatch.setattr(trainings.subprocess, "run", lambda *_, done=done, **__: done)
         found = Found()
         trainings.waiting_tests(Setting(SMALL, None, "cpu"), found)
-        assert found.rows == [("tests that wait for a GPU", "pass", "7 passed in 2.00s", met)]
+        assert found.rows == [("tests that need a GPU", "pass", "7 passed in 2.00s", met)]
         assert found.lines == ["FAILED a - b"]

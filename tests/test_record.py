@@ -25,7 +25,9 @@ def test_every_report_is_noted_with_its_quartiles(ratios, capsys):
 
 def test_a_bar_is_a_sentence_where_it_is_missed():
     pairs.hold([("time", 1.05, 1.05), ("memory", 0.3, 0.35)])
-    with pytest.raises(SystemExit, match=r"^time is 1\.0600, the bar 1\.05; memory is nan, the bar 0\.35$"):
+    with pytest.raises(
+        SystemExit, match=r"^time is 1\.0600, and the limit is 1\.05; memory is nan, and the limit is 0\.35$"
+    ):
         pairs.hold([("time", 1.06, 1.05), ("a", 1.0, 1.0), ("memory", float("nan"), 0.35)])
 
 

@@ -1,4 +1,4 @@
-"""The command line `atat`. It imports the module of a command when the command is used."""
+"""The command-line interface `atat`. It imports a command's module only when the command is used."""
 
 import errno
 import os
@@ -14,15 +14,15 @@ from atat_zoo.cli import packages
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import Note, UserError, clip
 
-# command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing. Packages add
-# others, which packages.py finds.
+# command -> (module, function, one line of help). The help is here so that `atat --help` imports nothing. Packages add
+# more commands, which packages.py finds.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "zoo": ("zoo_command", "zoo", "List, show and check components and plugins."),
     "check": ("experiment_command", "check", "Report every mistake in an experiment file."),
     "resolve": ("experiment_command", "resolve", "Print an experiment with all its parameters."),
     "new": ("new_command", "new", "Create a plugin package, or an experiment file."),
     "data": ("data_command", "data", "Download text, build token shards, inspect them."),
-    "ls": ("runs_command", "ls", "List runs with objective, step, bound, age and state."),
+    "ls": ("runs_command", "ls", "List runs with their objective, step, bound, age and state."),
     "diff": ("runs_command", "diff", "Show the differences between two runs."),
     "watch": ("report_command", "watch", "Open a live dashboard of a run."),
     "train": ("train_command", "train", "Train an experiment, or resume a run."),
@@ -42,7 +42,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class _Lazy(click.Group):
-    """A group whose commands are imported when they are used."""
+    """A click group that imports each command on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in packages.offers() if name not in COMMANDS)]
@@ -68,21 +68,21 @@ class _Lazy(click.Group):
     "--allow-pipe", is_flag=True, help="Allow an experiment to run shell commands that fetch shards (`pipe:` URLs)."
 )
 def atat(allow_pipe: bool) -> None:
-    """Components, training, sampling and evaluation of masked diffusion language models."""
+    """Train, sample and evaluate masked diffusion language models built from components."""
     if allow_pipe:
         from atat_zoo.data.downloads import ALLOW
 
-        os.environ[ALLOW] = "1"  # for workers too
+        os.environ[ALLOW] = "1"  # also for workers
 
 
 def run(command: click.Command, name: str) -> None:
-    """Run a command; print all mistakes of the user at once, with exit code 2 and no traceback.
+    """Run a command; report all of the user's mistakes at once, with exit code 2 and no traceback.
 
-    When the reader of a pipe closes it, as `head` does, click exits with code 1 and prints nothing.
+    When the reader closes a pipe, as `head` does, click exits with code 1 and prints nothing.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("default", Note)  # each sentence once, however often a file is read
+            warnings.simplefilter("default", Note)  # print each sentence once, however often a file is read
             warnings.showwarning = _show
             result = command.main(standalone_mode=False, prog_name=name)
         code = result if isinstance(result, int) else 0
@@ -106,24 +106,24 @@ def run(command: click.Command, name: str) -> None:
         if error.errno in FULL:
             problem = f"{error.filename or 'the output'} cannot be written: {error.strerror}; free some space"
             _say(f"error: {problem}, then run the command again")
-        else:  # a name that is too long, links in a circle, no permission, a folder in place of a file
+        else:  # name too long, circular links, no permission, or a folder instead of a file
             what = clip(error.filename or "a file or connection")
             reason = clip(error.strerror or str(error) or type(error).__name__)
-            _say(f"error: {what}: {reason}; pass another path or address, or repair this one")
+            _say(f"error: {what}: {reason}; pass a different path or address, or fix this one")
         code = 2
     except Exception as error:
         from atat_zoo.system.machine import ran_out
 
         if not ran_out(error):
             raise
-        _say("error: out of memory; lower the sizes, lengths and counts in the command or the experiment")
+        _say("error: out of memory; reduce the sizes, lengths and counts in the command or the experiment")
         code = 2
     _forget_unwritten()
     sys.exit(code)
 
 
 def _instead(error: click.NoSuchOption) -> str:
-    """Return what to type instead of an option that was renamed or is a key."""
+    """Return a hint for an option that was renamed or that is a key of the experiment."""
     flag, command = error.option_name, error.ctx.command if error.ctx else None
     if command is None:
         return ""
@@ -138,13 +138,13 @@ def _instead(error: click.NoSuchOption) -> str:
 
 
 def _say(text: str) -> None:
-    """Print a line to standard error, if it can be written."""
+    """Print a line to standard error if possible."""
     with suppress(OSError):
         click.echo(text, err=True)
 
 
 def _forget_unwritten() -> None:
-    """Drop output that a full disk did not accept; Python would write it again at exit and change the exit code."""
+    """Discard output that a full disk rejected; Python would try to write it at exit and change the exit code."""
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()

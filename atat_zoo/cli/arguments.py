@@ -1,4 +1,4 @@
-"""Shared arguments and options of commands, and the parsing of their values."""
+"""Arguments and options that commands share, and functions that parse their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo.system.parsing import TrailingInput, value_of
 
-# Every command imports this module, and few read an experiment.
+# Every command imports this module, but few read an experiment.
 if TYPE_CHECKING:
     from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.experiment import EvaluationSpec, Experiment
@@ -30,7 +30,7 @@ HELD_OUT = ("split", "bound", "metrics", "sequences", "mask_samples", "sequences
 
 
 def _step(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
-    """Return the number of a step, or `newest` or `best`."""
+    """Return a step number, `newest` or `best`."""
     if value is None or value in ("newest", "best"):
         return value
     if not value.isdecimal():
@@ -39,7 +39,7 @@ def _step(_: click.Context, __: click.Parameter, value: str | None) -> int | str
 
 
 def count(flag: str, least: int, help: str, default: int | None = None, **how: Any) -> Callable[[_Command], _Command]:
-    """Return an option for an integer of at least `least`; `flag` has its names, separated by spaces."""
+    """Return an option for an integer of at least `least`; `flag` holds the option's names, separated by spaces."""
     how |= {"default": default, "show_default": default is not None, "help": help}
     return click.option(*flag.split(), type=click.IntRange(least), **how)
 
@@ -56,10 +56,10 @@ _OPTIONS = {
         "--step",
         callback=_step,
         metavar="N|newest|best",
-        help="Checkpoint to use, also of an unfinished run (default: the final model); best requires train.keep_best.",
+        help="Checkpoint to use, even from an unfinished run (default: the final model); best needs train.keep_best.",
     ),
     "text": click.option(
-        "--corpus", "text", help="Evaluate on other text: files, the name of a corpus, or a table {use = …}."
+        "--corpus", "text", help="Evaluate on different text: files, the name of a corpus, or a table {use = …}."
     ),
     "split": _choice("--split", ["validation", "test"], "Held-out split (default: the experiment's)."),
     "bound": click.option(
@@ -77,10 +77,10 @@ _OPTIONS = {
     "orders": count(
         "--orders",
         1,
-        "Decoding orders averaged inside the policy bound (default: 1; use 64 for results that you report).",
+        "Number of decoding orders averaged inside the policy bound (default: 1; use 64 for results that you report).",
     ),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 means all."),
-    "mask_samples": count("--mask-samples", 1, "Masks sampled per sequence."),
+    "mask_samples": count("--mask-samples", 1, "Number of masks sampled per sequence."),
     "sequences_at_once": count("--batch-size", 1, "Sequences per batch."),
     "batch_size": count("--batch-size", 1, "Texts per batch.", 64),
     "mask_seed": count("--seed", 0, "Seed of the masks (default: the experiment's)."),
@@ -93,17 +93,17 @@ _OPTIONS = {
         "--device",
         default="auto",
         show_default=True,
-        help="cpu, gpu, or a torch device type such as mps; auto uses a GPU if there is one; spread splits a "
-        "large model over all GPUs.",
+        help="Device: cpu, gpu or a torch device type such as mps; auto uses a GPU if available, and spread splits a "
+        "large model across all GPUs.",
     ),
     "precision": _choice(
         "--precision", ["auto", "fp32", "bf16"], "Precision of the network; token sampling uses float64.", "auto"
     ),
-    # Whose texts are the same in any batch.
+    # For commands whose texts must not depend on the batch.
     "same_precision": _choice(
         "--precision",
         ["auto", "fp32", "bf16"],
-        "Precision of the network; in bf16 a text may depend on the other texts in its batch.",
+        "Precision of the network; with bf16, a text may depend on the other texts in its batch.",
         "fp32",
     ),
     "markdown": click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown."),
@@ -112,13 +112,14 @@ _OPTIONS = {
 
 
 class Output(click.Path):
-    """A path that a command writes."""
+    """A path that a command writes to."""
 
 
 def output(*names: str, **how: Any) -> Callable[[_Command], _Command]:
-    """Return an option for a path that the command writes, or an argument if its name has no dashes.
+    """Return an option for a path that the command writes to, or an argument if the name has no dashes.
 
-    The command raises a `UserError` before it starts if the path is a file that it reads or that belongs to a run.
+    The command raises a `UserError` before it starts if it also reads the file at this path, or if the file belongs to
+    a run.
     """
     how |= {"type": Output(path_type=Path)}
     option, declared = (click.option, click.Option) if names[0].startswith("-") else (click.argument, click.Argument)
@@ -137,9 +138,9 @@ def output(*names: str, **how: Any) -> Callable[[_Command], _Command]:
 
 
 def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
-    """Raise a `UserError` if an output path is a file that the command reads, or belongs to a run.
+    """Raise a `UserError` if the command also reads the file at an output path, or if the file belongs to a run.
 
-    Values in `reads` that are not paths of files are ignored.
+    Values in `reads` that are not file paths are ignored.
     """
     if path is None:
         return
@@ -152,18 +153,18 @@ def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
 
     for folder in Path(os.path.realpath(path)).parents:
         if RunFolder(folder).keeps(path):
-            raise UserError(f"{named} {clip(path)}: belongs to the run {clip(folder)}; pass another path to write to")
+            raise UserError(f"{named} {clip(path)} belongs to the run {clip(folder)}; pass another path to write to")
 
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
         return one.is_file() and one.samefile(other)
-    except (OSError, ValueError):  # one of them is not there, or has a name that none can have
+    except (OSError, ValueError):  # a path does not exist or is not a valid name
         return False
 
 
 def even(orders: int) -> int:
-    """Return the value of `--orders` for a bracket; raise `UserError` if it is odd."""
+    """Return the `--orders` value for a bracket; raise `UserError` if the value is odd."""
     if orders % 2:
         raise UserError(
             f"--orders {orders}: a bracket compares one half of the orders with the other; pass an even number"
@@ -172,7 +173,7 @@ def even(orders: int) -> int:
 
 
 def options(*names: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that gives a command the shared arguments and options of these names."""
+    """Return a decorator that adds the shared arguments and options with these names to a command."""
 
     def decorate(command: _Command) -> _Command:
         for name in reversed(names):
@@ -183,15 +184,15 @@ def options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def with_parts(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `bound` and `metrics` parsed into components; imports no torch."""
+    """Return the options, with `bound` and `metrics` parsed into components, without importing torch."""
     metrics = tuple(named("metric", each) for each in given.pop("metrics", ())) or None
     return given | {"metrics": metrics} | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
 
 
 def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None) -> EvaluationSpec:
-    """Return an experiment's `[evaluation]` with the options of the command line applied.
+    """Return an experiment's `[evaluation]` section with the command-line options applied.
 
-    For another corpus, the split defaults to one that this corpus has.
+    For a different corpus, the split defaults to one that the corpus has.
     """
     plain: Any = own
     changes = {key: value for key, value in given.items() if value is not None}
@@ -215,7 +216,7 @@ def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
 def chosen(
     run: Path, overrides: Sequence[str], sampler: str | None, step: int | str | None = None
 ) -> tuple[Experiment, TokenizerModel]:
-    """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch."""
+    """Return a trained run's experiment with the requested sampler and guidance, and its tokenizer; import no torch."""
     from atat_zoo.experiment import from_overrides
     from atat_zoo.experiment.runs import RunFolder
     from atat_zoo.experiment.runs.model_files import DESCRIPTION, described
@@ -235,7 +236,7 @@ def chosen(
 
 
 def check_text(text: str, where: str) -> str:
-    """Return a text of the command line; raise `UserError` if it is not UTF-8."""
+    """Return a text from the command line; raise `UserError` if it is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -244,7 +245,7 @@ def check_text(text: str, where: str) -> str:
 
 
 def lines_of(path: str) -> list[str]:
-    """Return the lines of a text file, or of standard input for `-`, without blank lines."""
+    """Return the lines of a text file, or of standard input for `-`, and skip blank lines."""
     name = "standard input" if path == "-" else path
     try:
         if path == "-" and sys.stdin is None:  # closed by the parent process
@@ -265,12 +266,12 @@ def lines_of(path: str) -> list[str]:
 
 
 def named(kind: str, text: str) -> Any:
-    """Return a component for its name or for an inline TOML table."""
+    """Return the component for a name or an inline TOML table."""
     return Zoo.load().spec(kind, _value(kind, text))
 
 
 def other_text(text: str | None) -> dict[str, Any]:
-    """Return the arguments of `text_of` for a value of `--corpus`: a corpus by name or table, or files by pattern."""
+    """Return the `text_of` arguments for a value of `--corpus`: a corpus name or table, or file patterns."""
     from atat_zoo.data.corpora.text_files import glob_paths
     from atat_zoo.experiment import recipe, recipes
 
@@ -287,7 +288,7 @@ def other_text(text: str | None) -> dict[str, Any]:
         known = sorted({*parts, *shipped})
         raise UserError(
             f"--corpus {text}: no file or corpus has this name{nearest(text, known)} "
-            f"(corpora: {', '.join(known)}); pass files by path or pattern, a corpus, or a table {{use = …}}"
+            f"(corpora: {', '.join(known)}); pass a file path or pattern, a corpus name, or a table {{use = …}}"
         )
     files = {"use": "files", "train": [text], "validation_share": 0.0, "test_share": 0.0}
     spec = Zoo.load().spec("corpus", files)
@@ -295,15 +296,15 @@ def other_text(text: str | None) -> dict[str, Any]:
 
 
 def _value(kind: str, text: str) -> Any:
-    """Return a name unchanged, and a table parsed as TOML."""
+    """Return a name unchanged, or the parsed value of a TOML table."""
     if not text.startswith("{"):
         return text
     try:
         table = value_of(text)
     except TrailingInput:
-        raise UserError(f"--{kind} {text!r}: text follows the table; remove it") from None
+        raise UserError(f"--{kind} {text!r}: there is text after the table; remove it") from None
     except ValueError as error:
-        raise UserError(f"--{kind} {text!r}: {error}; pass a TOML table like {{use = 'name'}}") from None
+        raise UserError(f"--{kind} {text!r}: {error}; pass a TOML table such as {{use = 'name'}}") from None
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
-        raise UserError(f'--{kind} {text!r}: expected a table with use, like {{use = "name"}}')
+        raise UserError(f'--{kind} {text!r}: expected a table with the key use, such as {{use = "name"}}')
     return table

@@ -1,4 +1,4 @@
-"""`atat bench`: compare samplers by their costs and their texts."""
+"""`atat bench`: compare the cost of samplers and the texts that they generate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bench() -> None:
 @count("--steps", 1, "Decoding steps (default: 16, 32, 64 and 128). Repeatable.", multiple=True)
 @count("-n --num-samples number", 2, "Texts per sampler.", 64)
 @options("length", "seed")
-@count("--repeat", 1, "Repetitions; the shortest time is reported.", 1)
+@count("--repeat", 1, "Number of repetitions; the shortest time is reported.", 1)
 @count("--sequences", 0, "Maximum number of held-out sequences for the policy bound; 0 skips it.", 64)
 @options("orders", "batch_size", "device", "markdown", "json")
 def samplers(
@@ -58,10 +58,10 @@ def samplers(
     as_markdown: bool,
     as_json: bool,
 ) -> None:
-    """Generate text with RUN and every named sampler, and score it with the judge model --judge.
+    """Generate text from RUN with every named sampler, and score it with the judge model given by --judge.
 
-    The table also has each sampler's policy bound on held-out text and its number of forward passes per text (NFE).
-    The first row is the reference for the others: ancestral sampling with the most steps, or the first sampler that
+    The table also shows each sampler's policy bound on held-out text and its number of forward passes per text (NFE).
+    The first row is the reference for all others: ancestral sampling with the most steps, or the first sampler that
     the model supports. Results are saved in the run's evaluations/.
     """
     judge = judge_of(by, run) if by else None
@@ -96,7 +96,7 @@ def samplers(
 def settings(
     experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
 ) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
-    """Return the samplers to measure (name, steps and component), and the unsuitable ones with the reason."""
+    """Return the samplers to measure (name, steps and component), and the reason why each other one is unsuitable."""
     rows: list[tuple[str, int | None, Any]] = []
     for text in wanted:
         spec = named("sampler", text)
@@ -127,11 +127,11 @@ def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) ->
         f"on {result.device} with {number_of(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
     )
     table(columns, rows, as_markdown)
-    click.echo("\nNFE: mean forward passes per text; relative time: time divided by that of the first row.")
+    click.echo("\nNFE: mean number of forward passes per text; relative time: time divided by the first row's time.")
     if priced:
         click.echo("\n".join(_policy_legend(result)))
     if judged:
-        worst = f"at most {CLOSE:.0%} above the first row's, and entropy within {CLOSE:.0%} of it"
+        worst = f"at most {CLOSE:.0%} above the first row's, and entropy within {CLOSE:.0%} of the first row's"
         click.echo(f"As good: {GENERATIVE_PERPLEXITY} {worst}.")
     for name, why in refused.items():
         click.echo(f"left out: {name}: {why}")
@@ -151,7 +151,7 @@ def _policy_cells(result: SamplerResult) -> list[str]:
 
 
 def _policy_legend(result: Bench) -> list[str]:
-    """Return sentences on the policy bounds, and on the samplers without one."""
+    """Return sentences that explain the policy bounds and why some samplers have none."""
     policy = next((m.policy for m in result.measured if m.policy), None)
     lines = []
     if policy:

@@ -26,16 +26,18 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.run_comparison import Comparison, Difference
 
 _NEIGHBOURS = "backbone.ngram_prior"
-_NAMED = 6  # differences that are named of two runs
+_NAMED = 6  # maximum number of differences to name per run
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
-@click.option("--baseline", type=click.Path(path_type=Path), help="Run to compare with (default: the first).")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="Run to compare with the others (default: the first)."
+)
 @click.option(
     "--reach",
     type=click.FloatRange(1),
-    help="Perplexity to reach, for the training time until then (default: the highest final one).",
+    help="Perplexity up to which training time is measured (default: the highest final perplexity).",
 )
 @options("step", "text", "tasks", *HELD_OUT, "device", "markdown", "json")
 def compare(
@@ -53,13 +55,13 @@ def compare(
 ) -> None:
     """Compare the final models of two or more runs.
 
-    All runs are evaluated on the same held-out sequences with the same masks, so their difference is much more precise
-    than each value. Options default to the experiment of the baseline.
+    All runs are evaluated on the same held-out sequences with the same masks, so the differences between them are much
+    more precise than the individual values. Options default to the baseline's experiment.
 
-    Pass --corpus to compare on other text and --task to compare on tasks, as in `atat eval`.
+    Pass --corpus to compare on different text, or --task to compare on tasks, as in `atat eval`.
     """
     if len(runs) < 2:
-        raise UserError(f"{runs[0]} is only one run; pass two or more to compare, or use `atat eval {runs[0]}`")
+        raise UserError(f"{runs[0]} is the only run; pass two or more to compare, or use `atat eval {runs[0]}`")
     base_number = _number_of(runs, baseline)
     if tasks:
         how: Any = {"baseline": base_number, "step": step, "seed": seed, "device": device}
@@ -103,7 +105,7 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
 
 
 def as_table(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as a JSON object; `differs` has the keys in which a run differs from the baseline."""
+    """Return the comparison as a JSON object; `differs` contains the keys whose values differ from the baseline's."""
     numbers, differing = comparison.to_table(), _differing(comparison)
     for run in numbers["runs"]:
         run["differs"] = {key: list(values) for key, values in differing[run["run"]].items()}
@@ -111,13 +113,13 @@ def as_table(comparison: Comparison) -> dict[str, Any]:
 
 
 def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return, for each run, the keys in which its experiment differs from the baseline's, with both values."""
+    """Return, for each run, the keys whose values differ from those in the baseline's experiment, with both values."""
     runs = {run.name: run.experiment for run in comparison.runs}
     return {name: between_models(own, runs[comparison.baseline]) for name, own in runs.items()}
 
 
 def _sentences_on_differences(comparison: Comparison) -> list[str]:
-    """Return a line for each run whose experiment differs from the baseline's, with the keys that differ."""
+    """Return a line for each run whose experiment differs from the baseline's; the line names the keys that differ."""
     lines, base = [], comparison.baseline
     for name, keys in _differing(comparison).items():
         sentences = []
@@ -159,15 +161,15 @@ def quality(comparison: Comparison) -> Table:
 
 
 def difference_of(difference: Difference | None) -> tuple[str, str]:
-    """Return a difference in nats per token and as a ratio, each with its interval."""
-    if difference is None or not math.isfinite(difference.paired.width):  # of one sequence
+    """Return a difference in nats per token and as a ratio, each with its confidence interval."""
+    if difference is None or not math.isfinite(difference.paired.width):  # only one sequence
         return NONE, NONE
     numbers = difference.to_table()
     return f"{numbers['nats_per_token']:+.4f} [{numbers['low']:+.4f}, {numbers['high']:+.4f}]", change(numbers)
 
 
 def training(comparison: Comparison) -> Table:
-    """Return the table of the training costs."""
+    """Return the table of training costs."""
     rows = []
     for run in comparison.runs:
         past = run.history
@@ -186,7 +188,7 @@ def training(comparison: Comparison) -> Table:
 
 
 def _ngram_priors(comparison: Comparison) -> list[str]:
-    """Return a sentence for each n-gram model, with the distances of the runs from it."""
+    """Return a sentence for each n-gram model that states how far each run is from the model."""
     beside: dict[str, list[str]] = {}
     for run in comparison.runs:
         if counts := run.beside():
@@ -198,7 +200,7 @@ def _ngram_priors(comparison: Comparison) -> list[str]:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return the conditions of the comparison and how to read it, one or two sentences per line."""
+    """Return lines of one or two sentences that state the conditions of the comparison and how to read it."""
     runs, what = comparison.runs, comparison.title(comparison.quantity)
     where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
     text = f"{number(comparison.sequences, 'sequence')} of {where} text, {comparison.tokens:,} tokens"
@@ -208,13 +210,13 @@ def notes(comparison: Comparison) -> list[str]:
         f"{what}: on {text}, the same for every run; {number(comparison.draws, 'mask')} per sequence by "
         f"{comparison.method}, the same for every run (seed {comparison.seed}); {' and '.join(weights)} weights; "
         f"{errors_over(errors, 'sequence', comparison.sequences)}.",
-        f"Differences are to {comparison.baseline}; 95 % CI: paired bootstrap over sequences, which does not include "
+        f"Differences are from {comparison.baseline}; 95 % CI: paired bootstrap over sequences, which does not include "
         "the variation between training seeds.",
         *_sentences_on_differences(comparison),
     ]
     if any(run.metrics for run in runs):
-        averaged = "Metrics of predictions are averaged over the same masked tokens with the bound's weights"
-        lines.append(f"{averaged}; Brier score: 0 is best, 2 is worst. Metrics of texts are computed on samples.")
+        averaged = "Prediction metrics are averaged over the same masked tokens with the bound's weights"
+        lines.append(f"{averaged}; Brier score: 0 is best, 2 is worst. Text metrics are computed on samples.")
     lines += _ngram_priors(comparison)
     if exact := [run.name for run in runs if run.method == LIKELIHOOD]:
         lines.append(f"The likelihood of {', '.join(exact)} is exact, without sampling.")
@@ -228,11 +230,11 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.reach is not None:
         sizes = dict.fromkeys(run.history.evaluated_on for run in runs)
         on = f" ({'; '.join(filter(None, sizes))})" if any(sizes) else ""
-        first = f"training steps until the recorded {PERPLEXITY}{on} is at most this"
+        first = f"training steps until the recorded {PERPLEXITY}{on} is at most this value"
         reached = f"steps to {comparison.reach:.2f}: {first}."
-    lines.append(f"seconds: time of the optimizer steps, without evaluations; {reached}")
+    lines.append(f"seconds: time spent in optimizer steps, without evaluations; {reached}")
     computed = [run.history.computed for run in runs]
     if any(own != computed[0] for own in computed if own and computed[0]):
-        differ = "The runs were trained on different devices, precisions or ranks"
+        differ = "The runs were trained on different devices, in different precisions or on different numbers of ranks"
         lines.append(f"{differ}: their seconds are not comparable.")
     return lines

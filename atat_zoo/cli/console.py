@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.results.table import Table
 
 
-WIDTH = 100  # columns that what is printed fits, where the terminal is not narrower
+WIDTH = 100  # maximum number of columns of the output; a narrower terminal wraps
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    click.echo("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text))  # which JSON leaves
+    click.echo("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text))  # JSON keeps these
 
 
 def on_terminal() -> bool:
-    """Return whether standard output is a terminal; the parent process may have closed it."""
+    """Return whether standard output is a terminal, and False if the parent process closed it."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -36,14 +36,14 @@ def printable(text: str) -> str:
 
 
 def paragraphs(sentences: Iterable[str], as_markdown: bool = False) -> None:
-    """Print each note on a line of its own; outside Markdown, wrap long notes."""
+    """Print each note on its own line; outside Markdown, wrap long notes."""
     for sentence in sentences:
         lines = [f"{sentence}  "] if as_markdown else textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
         click.echo("\n".join(lines))
 
 
 def headed(title: str, text: str) -> None:
-    """Print a text below a rule with its title."""
+    """Print a text under a horizontal rule with its title."""
     click.echo(f"\n{f'── {title} '.ljust(72, '─')}\n{text}")
 
 
@@ -55,11 +55,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bo
 
 
 def show(table: Table, as_markdown: bool = False) -> None:
-    """Print a table: with rich on a terminal, in aligned columns of at most WIDTH elsewhere."""
+    """Print a table: with rich on a terminal, or in aligned columns of at most WIDTH characters elsewhere."""
     if as_markdown:
         click.echo("\n".join(table.to_markdown()))
         return
-    table = attrs.evolve(table, rows=[map(printable, row) for row in table.texts])  # names may be anybody's
+    table = attrs.evolve(table, rows=[map(printable, row) for row in table.texts])  # names come from anywhere
     if not on_terminal():
         click.echo("\n".join(table.to_text(WIDTH)))
         return
@@ -80,7 +80,7 @@ class Bars:
         self.silent = silent
         self.progress: Any = None
         self.tasks: dict[str, Any] = {}
-        self.last = 0.0  # when a line was printed
+        self.last = 0.0  # time of the last printed line
 
     def __enter__(self) -> Bars:
         if not self.silent and on_terminal():
@@ -106,10 +106,10 @@ class Bars:
         self.working("evaluating", done, total)
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """Show the progress of training, with the metrics that a step recorded."""
+        """Show the progress of training, with the metrics recorded at a step."""
         rate = line.get("tokens_per_second", 0)
         note = f"loss {line['loss']:.3f} nats/token  {rate:,.0f} tokens/s"
-        if line.get("stage") not in (None, "none", "train"):  # which are no curriculum's
+        if line.get("stage") not in (None, "none", "train"):  # these are not curriculum stages
             note += f"  curriculum {line['stage']}"
         if "utilisation" in line:
             note += f"  MFU {line['utilisation']:.0%}"
@@ -128,13 +128,13 @@ class Bars:
             return
         if self.progress:
             if name not in self.tasks:
-                for earlier in self.progress.tasks:  # one of unknown length has ended where another begins
+                for earlier in self.progress.tasks:  # a task of unknown length ends when the next one begins
                     if earlier.total is None:
                         self.progress.update(earlier.id, total=earlier.completed)
                 self.tasks[name] = self.progress.add_task(name, total=total, note=note)
             self.progress.update(self.tasks[name], completed=done, total=total, note=note)
             return
-        # In a log file: a line every five seconds, and the last one.
+        # In a log file, print a line every five seconds, and the last one.
         now = time.monotonic()
         if now - self.last > 5 or (total and done >= total):
             self.last = now

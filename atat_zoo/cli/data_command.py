@@ -27,9 +27,10 @@ def data() -> None:
 @click.argument("name", required=False)
 @options("json")
 def get(name: str | None, as_json: bool) -> None:
-    """Download NAME: a shipped corpus or tokenizer, or a TOML file of yours. Without NAME, list the shipped ones.
+    """Download NAME: a corpus or tokenizer that ships with atat_zoo, or your own TOML file. Without NAME, list those
+    that ship.
 
-    Files that exist are verified and not downloaded again. Sources and hashes are recorded in the same folder.
+    Existing files are verified and not downloaded again. Sources and hashes are recorded in the same folder.
     """
     from atat_zoo.data.corpora import text_source
 
@@ -74,7 +75,7 @@ def build(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Build the shards of EXPERIMENT, if they do not exist yet. An interrupted build resumes.
+    """Build the shards for EXPERIMENT if they do not exist yet. An interrupted build can be resumed.
 
     The shards are byte-identical for any --processes and --slice.
     """
@@ -119,7 +120,7 @@ def build(
             click.echo(line)
         spec = loaded.data
         click.echo(f"the {f'slice {part} is' if own else 'shards are'} in {folder}")
-        click.echo(f"in them, {joints(spec.special_tokens, spec.packing, spec.format)}")
+        click.echo(f"in these shards, {joints(spec.special_tokens, spec.packing, spec.format)}")
 
 
 @data.command()
@@ -138,7 +139,7 @@ def build(
 def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool) -> None:
     """Print the first training sequences of EXPERIMENT as they are stored: with special tokens, before transforms.
 
-    Builds the shards first, if they do not exist yet. In dialogues, « and » enclose the tokens with a loss.
+    Builds the shards first if they do not exist yet. In dialogues, « and » enclose the tokens that the loss includes.
     """
     from atat_zoo.cli.rows import first_rows
     from atat_zoo.data.build import build as build_shards
@@ -167,15 +168,15 @@ def _clock(seconds: float) -> str:
 @click.option("--full", is_flag=True, help="Verify the SHA-256 of every shard.")
 @options("json")
 def info(folder: Path, full: bool, as_json: bool) -> None:
-    """Print the contents of a FOLDER of shards, and verify that it is complete."""
+    """Print the contents of a FOLDER of shards, and verify that the folder is complete."""
     shards = shard_manifest.verify(folder, full=full)
     if as_json:
         print_json(attrs.asdict(shards))
         return
     click.echo(f"{folder}: {shards.corpus['use']} by {shards.tokenizer['use']}, V = {shards.vocabulary_size:,}")
-    what = "sequences" if shards.form == "text" else "dialogues with the loss on the assistant's tokens, in sequences"
+    what = "sequences" if shards.form == "text" else "dialogues, with the loss on the assistant's tokens, in sequences"
     click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
-    left = "" if shards.rows == "document" else f"; remainder at the end of a split: {shards.remainder}"
+    left = "" if shards.rows == "document" else f"; remainder at the end of each split: {shards.remainder}"
     click.echo(f"rows: {shards.rows}{left}; cut for {shards.lanes} lanes")
     click.echo(joints(shards.special, shards.rows, shards.form))
     counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")

@@ -1,4 +1,4 @@
-"""`atat eval` and `atat importance`: evaluate a run's bounds, and its importance, on held-out text."""
+"""`atat eval` and `atat importance`: evaluate a run's bounds and its importance estimates on held-out text."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def evaluate(
 ) -> None:
     """Evaluate the final model of RUN on held-out text, and save the result in the run's evaluations/.
 
-    --corpus evaluates zero-shot on other text: files, or a corpus that ships with atat_zoo, such as ptb.
+    --corpus evaluates zero-shot on different text: files, or a corpus that ships with atat_zoo, such as ptb.
 
-    --task evaluates a task instead: zero_shot is the seven corpora of MDLM's zero-shot table.
+    --task evaluates a task instead: zero_shot consists of the seven corpora from MDLM's zero-shot table.
 
     --bound policy also computes the policy bound of the run's sampler, or of the one given by --sampler,
     sampler.KEY=VALUE and guidance.use=….
-    --bound bracket computes it with --orders decoding orders (an even number, 16 by default), and a lower limit of
-    the true NLL.
+    --bound bracket computes the policy bound with --orders decoding orders (an even number, 16 by default), and a lower
+    limit of the true NLL.
     """
     # Mistakes in these are reported before torch is imported.
     if tasks:
@@ -63,7 +63,7 @@ def evaluate(
     if policy:
         parts = chosen(run, overrides, sampler, step)[0].parts
         if why := parts["sampler"].no_policy_bound_because:
-            others = "choose another, such as ancestral"
+            others = "choose another sampler, such as ancestral"
             raise UserError(f"--bound policy does not cover sampler {parts['sampler'].name!r}: {why}; {others}")
         given["bound"] = None
     elif overrides or sampler is not None or orders is not None:
@@ -99,7 +99,7 @@ def evaluate(
 def policy_lines(policy: PolicyValue) -> list[str]:
     """Return the policy bound of a sampler as readable lines."""
     exact = policy.quantity != quantity_names.POLICY_BOUND
-    how = "exact: its order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
+    how = "exact: the order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
     by = policy.sampler["use"] + (f" ({of_sampler})" if (of_sampler := settings(policy.sampler)) else "")
     numbers = [
         (policy.quantity, with_error(policy.value, policy.stderr, ".1f")),
@@ -114,7 +114,7 @@ def policy_lines(policy: PolicyValue) -> list[str]:
         numbers.append(("  lower limit", f"{lower} nats per token, {bracket.value:.1f}"))
         numbers.append(("  effective orders", f"{bracket.effective_orders:.1f} of {policy.orders}"))
     elif policy.orders > 1 and policy.orders % 2 == 0:
-        why = "the bracket is smaller than its standard error, or below zero nats; increase --orders or --sequences"
+        why = "the bracket is smaller than its standard error or below zero nats; increase --orders or --sequences"
         numbers.append(("  lower limit", f"unknown: {why}"))
     return [f"sampler {by}, guidance {policy.guidance['use']}, on the same text: {how}", *aligned(numbers)]
 
@@ -170,7 +170,7 @@ def _counted(evaluation: Evaluation) -> str:
         parts[0] += f" ({evaluation.special_tokens:,} BOS or EOS)"
     if evaluation.padding:
         others = "padding" if evaluation.form == "text" else "prompt and padding"
-        parts.append(f"{evaluation.padding:,} positions of {others} not counted")
+        parts.append(f"{evaluation.padding:,} {others} positions not counted")
     weights = "EMA" if evaluation.ema else "final"
     return ", ".join([*parts, f"{evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"])
 
@@ -179,7 +179,7 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
     if given:
         package = PACKAGES["importance-figures"]
         raise UserError(
-            f"--figures, --with, --sampler and --out belong to `atat importance-figures` of {package}: "
+            f"--figures, --with, --sampler and --out belong to `atat importance-figures`, a command of {package}: "
             f"pip install {package}"
         )
 
@@ -201,9 +201,9 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
 def importance(
     run: Path, step: int | str | None, bands: int, seed: int | None, device: str, as_json: bool, **given: Any
 ) -> None:
-    """Correlate RUN's importance with the per-token loss on held-out text; save the result in its evaluations/.
+    """Correlate RUN's importance with the per-token loss on held-out text.
 
-    `atat importance-figures RUN` plots it.
+    The result is saved in the run's evaluations/, and `atat importance-figures RUN` plots it.
     """
     # Mistakes in these are reported before torch is imported.
     require_estimator(from_table(RunFolder(run).table(), where=str(run / "resolved.toml")), run, constant=True)
@@ -243,7 +243,7 @@ def _summary(result: dict[str, Any]) -> list[str]:
         f"  calibration error against the rank of the loss in its sequence: {result['calibration_error']:.3f}",
     ]
     if result["importance_spearman"] is None:
-        text.append("  the importance is constant, so it does not order the tokens")
+        text.append("  the importance is constant, so it cannot rank the tokens")
     return text
 
 

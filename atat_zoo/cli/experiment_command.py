@@ -1,4 +1,4 @@
-"""`atat check` and `atat resolve`: check an experiment, and print it in full. Imports no torch."""
+"""`atat check` and `atat resolve`: check an experiment, and print it in full, without importing torch."""
 
 import click
 
@@ -14,7 +14,7 @@ from atat_zoo.system.machine import lacking
 @click.argument("experiment")
 @options("overrides")
 def check(experiment: str, overrides: tuple[str, ...]) -> None:
-    """Report every mistake in EXPERIMENT, and the files and packages that are missing."""
+    """Report every mistake in EXPERIMENT, and all missing files and packages."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
     click.echo(f"{loaded.name} is valid: {parts}")
@@ -23,8 +23,8 @@ def check(experiment: str, overrides: tuple[str, ...]) -> None:
 
 
 def missing(experiment: Experiment) -> list[str]:
-    """Return a sentence for each missing package, and each missing file of the corpus, the tokenizer or a task."""
-    # What every change of their files changes is had from the files, and quickly.
+    """Return a sentence for each missing package, and for each file that the corpus, the tokenizer or a task lacks."""
+    # A fingerprint that changes with the files requires reading them, which is fast.
     looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
     sentences = []
     for spec, look in looks:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HUB = "hf:"
 _BY = "Judge model: a run with an exact likelihood, hf:NAME for a model on the Hugging Face hub, or a table {use = …}."
-_NGRAM = "n of the n-grams that are looked up in the training text (default: 4, 8 and 13). Repeatable."
+_NGRAM = "Length n of the n-grams to look up in the training text (default: 4, 8 and 13). Repeatable."
 
 
 @click.command()
@@ -32,7 +32,7 @@ _NGRAM = "n of the n-grams that are looked up in the training text (default: 4, 
 @click.option("--judge", "by", required=True, help=_BY)
 @count("-n --num-samples number", 1, "Number of texts.", 64)
 @options("length", "seed", "sampler", "split")
-@click.option("--mauve", is_flag=True, help="Compute MAUVE against held-out text, on the judge's features.")
+@click.option("--mauve", is_flag=True, help="Compute MAUVE against held-out text from the judge's features.")
 @count("--ngram", 1, _NGRAM, multiple=True)
 @options("metrics", "device", "json")
 def judge(
@@ -50,16 +50,16 @@ def judge(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Generate text with RUN, and score it and held-out text of the same length with the judge model --judge.
+    """Generate text with RUN, and score it and held-out text of the same length with the judge model given by --judge.
 
-    The result is saved in the run's evaluations/.
+    The scores are saved in the run's evaluations/.
     """
     # Mistakes in the names are reported before torch is imported.
     chosen = judge_of(by, run)
     experiment = from_overrides(RunFolder(run).table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
     further = tuple(named("metric", each) for each in metrics)
     if wrong := [metric.name for metric in further if metric.reads != "texts"]:
-        raise UserError(f"--metric {wrong[0]}: does not score texts; pass it to `atat eval`")
+        raise UserError(f"--metric {wrong[0]} does not score texts; pass it to `atat eval`")
     if mauve:
         check_mauve(number)
     scorer = chosen.build(device)
@@ -104,9 +104,9 @@ def _show(judged: JudgedRun) -> None:
     rows = [[name, mine, data] for (name, mine), (_, data) in pairs if (mine, data) != (NONE, NONE)]
     table(["", "generated", f"{judged.split} text"], rows)
     if judged.data.texts != judged.number:
-        click.echo(f"There are only {judged.data.texts} held-out texts.")
+        click.echo(f"Only {judged.data.texts} held-out texts were available.")
     if judged.model.mauve is not None and judged.number < RELIABLE_OF_MAUVE:
-        click.echo(f"MAUVE of fewer than {RELIABLE_OF_MAUVE:,} texts is not reliable.")
+        click.echo(f"MAUVE is not reliable on fewer than {RELIABLE_OF_MAUVE:,} texts.")
     if judged.model.longest_copy_tokens:
         click.echo(f"longest copy: {judged.model.longest_copy!r}")
 

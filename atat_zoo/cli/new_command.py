@@ -18,8 +18,8 @@ from atat_zoo.registry.registry_file import PACKAGE, inline
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.system.errors import UserError
 
-_LONGEST = 30  # characters of a part's name, so that no line that has it becomes too long
-# What reads importance is given one by these, the first that fits: of the clean text, and of the text with masks.
+_LONGEST = 30  # characters of a component's name, so that no line with the name becomes too long
+# Experiments that read importance get the first of these estimators that fits: on clean text, and on masked text.
 _ESTIMATORS = ("estimator.use=transformer", 'estimator={use="transformer", reads="z"}')
 _CHOSEN = ("objective", "corpus", "tokenizer", "backbone", "masking", "sampler")
 
@@ -29,7 +29,7 @@ class _Kinds(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
-            Zoo.load().names(args[0])  # says which kinds there are
+            Zoo.load().names(args[0])  # raises an error that lists the kinds
         return super().resolve_command(ctx, args)
 
 
@@ -62,7 +62,7 @@ for _kind in KINDS:
 
 
 def templates() -> Path:
-    """Return the folder of the templates: inside the package in a wheel, among the plugins in a checkout."""
+    """Return the folder of templates: inside the package in a wheel, and among the plugins in a checkout."""
     inside = PACKAGE / "new"
     return inside if inside.is_dir() else PACKAGE.parent / "plugins" / "new"
 
@@ -82,17 +82,17 @@ def write_package(kind: str, name: str, folder: Path) -> Path:
     words = part.split("_")
     made = folder / f"atat-zoo-{'-'.join(words)}"
     if not folder.is_dir():
-        raise UserError(f"--in {folder}: this folder does not exist; create it, or pass another one")
+        raise UserError(f"--in {folder}: this folder does not exist; create it, or pass a different one")
     if any(plugin.distribution == made.name for plugin in zoo.plugins):
         raise UserError(f"the package {made.name} is already installed; choose another name")
     if made.exists():
         raise UserError(f"{made} exists; choose another name, or another folder with --in")
     capitals = "".join(word.capitalize() for word in words)
     replaced = {"atat-zoo-placeholder": made.name, "Placeholder": capitals, "placeholder": part}
-    # The capitals keep tools from taking the template itself for a project.
+    # The capitals keep tools from treating the template itself as a project.
     replaced |= {"KIND_OF_PART": kind, "MODULE_OF_CONTRACT": KINDS[kind].module, "PYPROJECT": "pyproject"}
 
-    def filled(text: str) -> str:  # in one pass, for the name may hold what is replaced
+    def filled(text: str) -> str:  # in one pass, because the name may contain a placeholder
         return re.sub("|".join(replaced), lambda found: replaced[found[0]], text)
 
     root, module = templates(), f"atat_zoo_{part}"
@@ -101,7 +101,7 @@ def write_package(kind: str, name: str, folder: Path) -> Path:
     texts = {place: filled(file.read_text(encoding="utf-8")) for place, file in files.items()}
     uses = tomllib.loads(filled((root / "uses.toml").read_text(encoding="utf-8")))
     texts["experiment.toml"] = _using(texts["experiment.toml"], uses.get(kind, {kind: {"use": part}}))
-    # All of it or nothing.
+    # Write all files or none.
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as name_of_temporary:
         whole = Path(name_of_temporary) / made.name
         for place, text in {**texts, f"{module}/py.typed": ""}.items():
@@ -116,7 +116,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _using(experiment: str, tables: dict[str, Any]) -> str:
-    """Return an experiment as TOML, with `tables` merged into its sections and replacing its components."""
+    """Return an experiment as TOML, in which `tables` extend the sections and replace the components."""
     import tomli_w
 
     table = tomllib.loads(experiment)
@@ -130,9 +130,9 @@ def _using(experiment: str, tables: dict[str, Any]) -> str:
 @_IN
 @click.option("--like", default="base/sotu", show_default=True, help="Experiment to start from.")
 def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: str, **chosen: str | None) -> None:
-    """Write NAME.toml with every parameter and its meaning. Without NAME, the command asks for the main choices.
+    """Write NAME.toml with every parameter and its meaning. Without NAME, the command prompts for the main choices.
 
-    KEY=VALUE changes a parameter, as in train.steps=200.
+    KEY=VALUE sets a parameter, as in train.steps=200.
     """
     values = {kind: value for kind, value in chosen.items() if value is not None}
     zoo, own = Zoo.load(), load(like).parts
@@ -142,7 +142,7 @@ def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: 
             if kind in ALWAYS or kind in zoo.spec("objective", values.get("objective", own["objective"].name)).uses:
                 about = f"{KINDS[kind].summary} One of: {', '.join(zoo.names(kind))}\n{kind}"
                 answer = click.prompt(about, default=own[kind].name)
-                if answer != own[kind].name:  # which otherwise keeps its parameters
+                if answer != own[kind].name:  # an unchanged component keeps its parameters
                     values[kind] = answer
     for kind, value in values.items():
         named(kind, value)
@@ -159,7 +159,7 @@ def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: 
 
 
 def _with_an_estimator(like: str, words: list[str]) -> tuple[Experiment, str]:
-    """Return the experiment, and the override that adds an importance estimator if it needs one."""
+    """Return the experiment, and the override that adds an importance estimator if the experiment needs one."""
     try:
         return load(like, words), ""
     except UserError as error:
@@ -176,7 +176,7 @@ for _kind in reversed(_CHOSEN):
 
 
 def commented(made: Experiment) -> str:
-    """Return an experiment as TOML, with every parameter and its meaning in a comment."""
+    """Return an experiment as TOML that lists every parameter, with its meaning in a comment."""
     zoo, table = Zoo.load(), made.to_table()
     lines = ["# `atat zoo list` prints the components for `use`, and `atat zoo show KIND NAME` their parameters."]
     lines += [f"{key} = {inline(value)}" for key, value in table.items() if not isinstance(value, dict)]

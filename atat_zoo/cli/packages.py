@@ -1,4 +1,4 @@
-"""Commands of packages: found by their entry points, and imported only when they are used.
+"""Commands that packages provide: discovered through entry points, and imported only when they are used.
 
 A package names a click command in its pyproject.toml, and describes it in the `registry.toml` of its top module:
 
@@ -34,7 +34,7 @@ PACKAGES = {
 
 
 def offers() -> dict[str, list[tuple[str, EntryPoint]]]:
-    """Return, by command name, the installed packages that offer the command and their entry points."""
+    """Return a dict from command name to the installed packages that offer the command, with their entry points."""
     found: dict[str, list[tuple[str, EntryPoint]]] = {}
     for distribution, point in entry_points(GROUP):
         if not isinstance(point, Exception):
@@ -43,7 +43,7 @@ def offers() -> dict[str, list[tuple[str, EntryPoint]]]:
 
 
 def sections(core: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return, by package, the names of its commands with their help, or why one is not available."""
+    """Return a dict from package to its command names, each with its help or the reason why it is unavailable."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, offered in sorted(offers().items()):
         for owner, point in offered:
@@ -54,7 +54,7 @@ def sections(core: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
 
 
 def command(name: str, core: Sequence[str]) -> click.Command:
-    """Return a command that is not in `core`; raise `UserError` if its package is missing or broken."""
+    """Return a command that is not in `core`; raise a `UserError` if its package is missing or broken."""
     found = offers()
     if name not in found and name in PACKAGES:
         raise UserError(f"atat {name} comes with {PACKAGES[name]}: pip install {PACKAGES[name]}")
@@ -77,11 +77,11 @@ def command(name: str, core: Sequence[str]) -> click.Command:
         raise
     except BaseException as error:  # a package may fail in any way, and breaks only its own command
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"atat {name} of {owners[0]} cannot be imported: {why}; reinstall {owners[0]}") from error
+        raise UserError(f"atat {name} from {owners[0]} cannot be imported: {why}; reinstall {owners[0]}") from error
 
 
 def _summary(point: EntryPoint) -> str:
-    """Return the help of a command, or an empty string if the registry file of its package has none."""
+    """Return the help text of a command, or an empty string if its package's registry file has none."""
     with suppress(Exception):
         if path := registry_path(point):
             return str(tomllib.loads(path.read_text(encoding="utf-8"))["command"][point.name]["summary"])

@@ -17,14 +17,14 @@ from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.reports import PAGE, require
 from atat_zoo.system.errors import UnsavedNote, UserError, clip
 
-_EVERY = 2.0  # seconds between two looks of `atat watch` at the files
+_EVERY = 2.0  # seconds after which `atat watch` checks the files again
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN... | STUDY")
-@output("--out", help="HTML file to write (default: report.html in the run folder, if there is one).")
-@output("--figures", help="Folder for the charts as SVG, PNG and CSV.")
-@click.option("--compute", is_flag=True, help="Compute evaluations that are missing and save them in the run folder.")
+@output("--out", help="HTML file to write (default: report.html; for a single run, in its run folder).")
+@output("--figures", help="Folder for the charts as SVG, PNG and CSV files.")
+@click.option("--compute", is_flag=True, help="Compute missing evaluations and save them in the run folder.")
 @click.option("--frontier", is_flag=True, help="With --compute: evaluate the samplers too (slow).")
 @click.option("--open", "show", is_flag=True, help="Open the report in the browser.")
 def report(
@@ -32,7 +32,7 @@ def report(
 ) -> None:
     """Write an HTML report of one or more RUNs, or of a STUDY (its JSON or its folder).
 
-    The report is one self-contained file. It shows what the runs have recorded.
+    The report is one self-contained file that shows the recorded results of the runs.
     """
     from atat_zoo.reports.report_data import collect
     from atat_zoo.reports.study_data import file_of, of_study
@@ -41,13 +41,13 @@ def report(
         raise UserError("--frontier only works with --compute; add it, or leave --frontier out")
     study = file_of(runs[0]) if len(runs) == 1 else None
     if study and compute:
-        raise UserError(f"--compute does not work with a study, and {runs[0]} is one; leave it out")
+        raise UserError(f"--compute does not work with a study such as {runs[0]}; leave --compute out")
     command = {"out": out, "figures": figures}
     if out is None:
         beside = runs[0] if len(runs) == 1 else Path()
         out = runs[0].with_suffix(".html") if study == runs[0] else beside / "report.html"
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
-        raise UserError(f"--out {clip(out)}: is a folder, or does not end in .html; pass a path such as report.html")
+        raise UserError(f"--out {clip(out)} is a folder or does not end in .html; pass a path such as report.html")
     data = of_study(study) if study else collect(runs, **command)
     require("atat report", *PAGE)
     from atat_zoo.reports import html_report
@@ -55,7 +55,7 @@ def report(
     if figures:
         figures.mkdir(parents=True, exist_ok=True)
     text = html_report.page(data)
-    write_text(out, text)  # before what takes long: there may be no room for it
+    write_text(out, text)  # before the slow work, in case the disk has no room for it
     if compute:
         for sentence in _compute(runs, frontier):
             click.echo(sentence)
@@ -72,7 +72,7 @@ def report(
 
 
 def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
-    """Compute the missing evaluations, and yield a sentence about each."""
+    """Compute the missing evaluations, and yield a sentence about each of them."""
     from atat_zoo.reports.report_data import compared
     from atat_zoo.reports.report_records import FRONTIER, compute, missing
 
@@ -80,21 +80,21 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
         for run in runs:
             for what, seconds in compute(run, frontier=frontier, progress=bars.working).items():
                 yield f"{click.format_filename(run)}: {what} took {seconds:.1f} s"
-            with suppress(UserError):  # it has no model, which is a warning above
+            with suppress(UserError):  # a run without a model has caused a warning above
                 if not frontier and FRONTIER in missing(run):
-                    yield f"{click.format_filename(run)}: no sampler is evaluated; pass --frontier to do so (slow)"
+                    yield f"{click.format_filename(run)}: no sampler was evaluated; pass --frontier to do so (slow)"
         if len(runs) > 1 and not compared([RunFolder(run) for run in runs]):
             began = time.perf_counter()
             try:
                 _compare(runs, bars)
-            except UserError as error:  # a page of what there is, as without --compute
+            except UserError as error:  # write the page with the existing results, as without --compute
                 warnings.warn(f"no comparison in the report: {error}", UnsavedNote, stacklevel=2)
                 return
             yield f"{click.format_filename(runs[0])}: the comparison took {time.perf_counter() - began:.1f} s"
 
 
 def _compare(runs: Sequence[Path], bars: Bars) -> None:
-    """Compare the runs with the first as `atat compare` does, and save the result in the folder of the first."""
+    """Compare the runs with the first one as `atat compare` does, and save the result in the first run's folder."""
     from atat_zoo.evaluation import run_comparison as comparing
     from atat_zoo.reports.run_records import model_sum
 
@@ -110,11 +110,13 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
 @click.command()
 @options("run")
 @click.option(
-    "--terminal", is_flag=True, help="Draw the curves as text in the terminal; once, if the output is not a terminal."
+    "--terminal",
+    is_flag=True,
+    help="Draw text curves in the terminal; if the output is not a terminal, draw them once.",
 )
 @click.option("--once", is_flag=True, help="Draw once and exit.")
 @click.option(
-    "--port", default=8421, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 picks a free one."
+    "--port", default=8421, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 picks a free port."
 )
 def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
     """Open a live dashboard of RUN while it trains; stop with Ctrl-C.
@@ -126,7 +128,7 @@ def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
     require("atat watch", *(("plotext",) if terminal or once else PAGE))
     from atat_zoo.reports.live_dashboard import PageServer
 
-    with suppress(KeyboardInterrupt):  # which is how it ends
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the command
         if terminal or once:
             _draw(folder, once or not on_terminal())
             return
@@ -136,7 +138,7 @@ def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
 
 
 def _draw(folder: RunFolder, once: bool) -> None:
-    """Draw the curves whenever the run's files or the terminal's size change, until the run is finished."""
+    """Redraw the curves whenever the run's files or the terminal's size change, until the run is finished."""
     from atat_zoo.reports.live_dashboard import frame, stamp
 
     width, height = shutil.get_terminal_size()
@@ -156,7 +158,7 @@ def _draw(folder: RunFolder, once: bool) -> None:
                     try:
                         text, finished = frame(folder, *size)
                         seen = now
-                    except (UserError, OSError) as error:  # gone for a moment
+                    except (UserError, OSError) as error:  # the files are gone for a moment
                         text = str(error)
                     live.update(Text(printable(text)), refresh=True)
                 time.sleep(_EVERY)

@@ -13,9 +13,9 @@ from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
 
 
 def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[str, Any]]:
-    """Return the ids and the text of the first training sequences in a folder; padding is −1 and `<pad>`.
+    """Return the token ids and text of the first training sequences in a folder; padding is −1 and `<pad>`.
 
-    In dialogues, « and » enclose the tokens with a loss.
+    In dialogues, « and » enclose the tokens that the loss includes.
     """
     contents = shard_manifest.load(folder)
     shards = contents.splits["train"].shards

@@ -1,4 +1,4 @@
-"""`atat ls` and `atat diff`: list the runs in a folder, and show the differences between two."""
+"""`atat ls` and `atat diff`: list the runs in a folder, and show the differences between two runs."""
 
 import json
 import shlex
@@ -26,7 +26,7 @@ from atat_zoo.reports.run_list import (
 )
 from atat_zoo.system.errors import UserError, clip
 
-# What has no bound comes last.
+# Runs without a bound come last.
 _ORDERS: dict[str, Callable[[ListedRun], Any]] = {
     "name": lambda run: run.name,
     "age": lambda run: run.age,
@@ -44,8 +44,9 @@ _ORDERS: dict[str, Callable[[ListedRun], Any]] = {
 def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_json: bool) -> None:
     """List the runs in FOLDER (default: runs), including those of studies.
 
-    State: training (a process holds its lock), finished (it has a final model), imported (by `atat import`) or
-    stopped. Bound: the last one recorded, with its standard error over sequences. Age: the time since its last entry.
+    State: training (a process holds the run's lock), finished (the run has a final model), imported (by `atat import`)
+    or stopped. Bound: the last one recorded, with its standard error over sequences. Age: the time since the last log
+    entry.
     """
     if not folder.is_dir():
         raise UserError(f"{clip(folder)} is not a folder; pass a folder of runs")
@@ -80,10 +81,10 @@ def _bound_text(bound: RecordedBound | None) -> str:
 @click.argument("runs", nargs=2, type=click.Path(path_type=Path), metavar="RUN RUN")
 @options("json")
 def diff(runs: tuple[Path, Path], as_json: bool) -> None:
-    """Show the differences between the experiments and environments of two runs, and between their bounds.
+    """Show how the experiments, environments and bounds of two runs differ.
 
     The bounds are those that both runs recorded on the same text with the same masks. `atat compare` evaluates the
-    final models and gives a confidence interval of the difference.
+    final models and gives a confidence interval for the difference.
     """
     folders = [RunFolder(path) for path in runs]
     environments = [environment(folder) for folder in folders]
@@ -102,7 +103,7 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
         if differing:
             table([what, *names], [[key, *map(_cell, values)] for key, values in differing.items()])
         elif what == "environment" and not any(environments):
-            click.echo("no environment is recorded")
+            click.echo("no environment was recorded")
         else:
             click.echo(f"same {what}")
         click.echo("")
@@ -110,7 +111,7 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
         table(["held-out", *names], [[_text(*each), *map(_bound_text, each[1])] for each in same])
     command = printable(shlex.join(["atat", "compare", *map(str, runs)]))
     click.echo(
-        f"`{command}` measures the difference with its confidence interval."
+        f"`{command}` measures the difference and gives its confidence interval."
         if same
         else f"the runs have no evaluation on the same text and masks; run `{command}`"
     )

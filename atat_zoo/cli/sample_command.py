@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.text_generator import Infilling, TextGenerator
 
-STEP = 0.04  # seconds that --watch shows a decoding step for, at least
+STEP = 0.04  # minimum number of seconds for which --watch shows a decoding step
 HIDDEN = "▁"
 
 
@@ -44,9 +44,9 @@ HIDDEN = "▁"
 @click.option("--windows", is_flag=True, help="Also print the text after an EOS token.")
 @options("batch_size")
 @output("--trace", help="Write every decoding step to this file, as JSON lines.")
-@click.option("--watch", is_flag=True, help="Show the texts in the terminal while they unmask.")
+@click.option("--watch", is_flag=True, help="Show the texts in the terminal as they unmask.")
 @options("device", "precision")
-@click.option("--compile", is_flag=True, help="Compile the network first; takes a minute, faster for many texts.")
+@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute, then many texts are faster).")
 @options("json")
 def sample(
     run: Path,
@@ -70,8 +70,8 @@ def sample(
 ) -> None:
     """Generate text with RUN. `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the guidance.
 
-    The first line of --trace has the initial tokens of every text. Each further line is a decoding step: the texts and
-    positions that were filled, with their tokens, or those that were masked again.
+    The first line of the --trace file contains the initial tokens of every text. Each further line is a decoding step:
+    the texts and positions that were filled, with their tokens, or those that were masked again.
     """
     # Every mistake is reported before torch is imported.
     if watch and not on_terminal():
@@ -132,13 +132,13 @@ def sample(
 
 
 def _header(run: Path, experiment: Experiment, step: int | str | None, seed: int) -> dict[str, Any]:
-    """Return the run, sampler, guidance and seed, with which the JSON output and a trace begin."""
+    """Return the header of the JSON output and of a trace: the run, sampler, guidance and seed."""
     which = {} if step is None else {"step": RunFolder(run).step_of(step)}
     return {"run": str(run), **{kind: unstructure(experiment.parts[kind]) for kind in CHANGED}, "seed": seed, **which}
 
 
 def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: int) -> Text:
-    """Return at most `height` texts, with their masks dimmed."""
+    """Return at most `height` texts with dimmed masks."""
     from rich.text import Text
 
     text = Text()
@@ -156,7 +156,7 @@ def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: in
 
 @contextmanager
 def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console) -> Iterator[Callable[..., None]]:
-    """Show texts in the terminal while they unmask: yield an observer that applies each decoding step to `rows`."""
+    """Show texts in the terminal as they unmask; yield an observer that applies each decoding step to `rows`."""
     from rich.live import Live
 
     shown = time.monotonic() - STEP
@@ -182,7 +182,7 @@ def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console)
 
 @contextmanager
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield an observer that writes each decoding step as a JSON line, after a header; an error leaves no file."""
+    """Yield an observer that writes decoding steps as JSON lines after a header; delete the file after an error."""
     if path.is_dir():
         raise UserError(f"--trace {path} is a folder; pass a file")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
@@ -241,7 +241,7 @@ def infill(
 
 
 def table_of(texts: Sequence[str], infilling: Infilling) -> dict[str, Any]:
-    """Return the fills with their NFE and speed as a JSON object."""
+    """Return the fills, with their NFE and speed, as a JSON object."""
     written = sum(sum(filled.lengths) for fills in infilling.filled for filled in fills)
     rows = [
         {
@@ -261,7 +261,7 @@ def _speed(written: int, seconds: float) -> dict[str, Any]:
 
 
 def _shown(text: str, fills: Sequence[str]) -> str:
-    """Return a filled text; on a terminal the fills are bold and printable."""
+    """Return a filled text; on a terminal, its fills are bold and contain only printable characters."""
     if on_terminal():
         fills = [click.style(printable(fill), bold=True) for fill in fills]
     return "".join(piece + fill for piece, fill in zip(parse(text).pieces, [*fills, ""], strict=True))

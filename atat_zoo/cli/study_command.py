@@ -22,8 +22,8 @@ _WRITE = "Also write the tables to this Markdown file, with the JSON and the NLL
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
-@count("--jobs", 1, "Concurrent training runs (default: 1). Each uses one GPU; with fewer GPUs, they share.")
-@click.option("--dry-run", is_flag=True, help="List the runs, the remaining steps of each and the estimated time.")
+@count("--jobs", 1, "Concurrent training runs (default: 1). Each run uses one GPU; with fewer GPUs, runs share them.")
+@click.option("--dry-run", is_flag=True, help="List the runs with their remaining steps and the estimated time.")
 @output("--write", "page", help=_WRITE)
 @click.option("--test-again", is_flag=True, help="Evaluate the test split again.")
 @click.option("--cluster", is_flag=True, help=_CLUSTER)
@@ -44,15 +44,15 @@ def study(
 ) -> int:
     """Train every arm of STUDY.toml with every seed, and compare the arms on held-out text.
 
-    Finished runs are kept and unfinished ones resume. Several `atat study` processes on one file share the work.
-    Results are study.json and study.md in the folder of the study.
+    Finished runs are kept and unfinished runs are resumed. Several `atat study` processes on one file share the work.
+    The results are written to study.json and study.md in the folder of the study.
     """
     loaded = load(file)
     asked = {"--dry-run": dry_run, "--cluster": cluster, "--array-index": element, "--measure": measure}
     if len(both := [flag for flag, given in asked.items() if given]) > 1:
         raise UserError(f"{joined(both)} cannot be combined; leave all but one out")
     if page is not None and page.suffix != ".md":
-        raise UserError(f"--write {page}: is not a Markdown file; pass a path that ends in .md")
+        raise UserError(f"--write {page} is not a Markdown file; pass a path that ends in .md")
     if page is not None:
         check_output(page.with_suffix(".json"), "--write", [file])
     wait_passively()
@@ -132,7 +132,7 @@ def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
     about = "unknown until a run of this study has recorded its steps on this machine"
     if seconds is not None:
         about = f"about {_time(seconds)} of optimizer steps, without evaluations"
-    click.echo(f"time left with {jobs} at a time, {number(threads_for(jobs), 'thread')} each: {about}")
+    click.echo(f"time left with {number(jobs, 'run')} at a time, {number(threads_for(jobs), 'thread')} each: {about}")
 
 
 def _time(seconds: float | None) -> str:

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 @output("--out", help="Run folder (default: runs/NAME).")
 @click.option("--resume", type=click.Path(path_type=Path), help="Resume this run from its newest checkpoint.")
 @count(
-    "--step", 1, "With --resume: resume from the checkpoint of this step and delete later ones (default: the newest)."
+    "--step", 1, "With --resume: resume from the checkpoint at this step and delete later ones (default: the newest)."
 )
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace an existing run, after the new one is validated and its shards are built.",
+    help="Replace an existing run once the new experiment is validated and its shards are built.",
 )
 @count("--profile", 1, "Profile this many steps and print where the time goes.")
 @click.option("--dry-run", is_flag=True, help="Estimate time, memory and cost without training.")
 @count("--gpus", 1, "With --dry-run: number of GPUs (default: 1).")
 @click.option("--gpu", help="With --dry-run: GPU model (default: H100 80GB HBM3).")
 @click.option("--price", type=click.FloatRange(0), help="With --dry-run: dollars per GPU-hour (default: 3).")
-@count("--vocab-size vocabulary", 1, "With --dry-run: vocabulary size, if the tokenizer's files are missing.")
+@count("--vocab-size vocabulary", 1, "With --dry-run: vocabulary size to assume if the tokenizer's files are missing.")
 @options("json")
 def train(
     experiment: str | None,
@@ -62,9 +62,9 @@ def train(
 ) -> int:
     """Train EXPERIMENT: a TOML file, or the name of an experiment that ships with atat_zoo.
 
-    Ctrl-C saves a checkpoint after the current step, and `--resume RUN` resumes it. `--resume RUN train.steps=600`
-    trains longer, also a finished run, unless a component depends on the number of steps. `init_from=RUN` fine-tunes
-    the final weights of another run, with its tokenizer and backbone.
+    Ctrl-C saves a checkpoint after the current step, and `--resume RUN` resumes training from it. `--resume RUN
+    train.steps=600` trains longer, even if the run is finished, unless a component depends on the number of steps.
+    `init_from=RUN` fine-tunes the final weights of another run, with its tokenizer and backbone.
     """
     if resume is not None and experiment is not None and "=" in experiment:
         overrides, experiment = (experiment, *overrides), None
@@ -78,7 +78,7 @@ def train(
     loaded = load(experiment, overrides) if experiment else None
     if dry_run:
         if loaded is None:
-            raise UserError("--dry-run needs an experiment; pass one instead of --resume")
+            raise UserError("--dry-run needs an experiment; pass an experiment instead of --resume")
         from atat_zoo.training.cost import cost, cpu_cost
 
         price = 3.0 if price is None else price
@@ -128,7 +128,7 @@ def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json:
     if on_cpu:
         rate, threads = on_cpu.flops_per_second / 1e9, number(on_cpu.threads, "thread")
         click.echo(f"this CPU: about {_time(on_cpu.seconds)} with {threads}, at a measured {rate:,.0f} GFLOP/s")
-    # As the experiment is compiled; the other number in brackets.
+    # First as the experiment is compiled, then the alternative in brackets.
     memory = {"compiled": of.memory_compiled / 1e9, "eager": of.memory_eager / 1e9}
     first, other = ("eager", "compiled") if train.compile is False else ("compiled", "eager")
     click.echo(
@@ -143,13 +143,13 @@ def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json:
         sharded = 'set train.sharding = "full" and pass more --gpus, or a larger --gpu'
         if train.sharding == "full":
             sharded = "pass more --gpus, or a larger --gpu"
-        click.echo(f"  does not fit in the memory of the GPU; {smaller if of.rows_that_fit else sharded}")
-    click.echo("Estimated by formula (docs/results/scale.md), without evaluations and checkpoints.")
+        click.echo(f"  the training run does not fit in GPU memory; {smaller if of.rows_that_fit else sharded}")
+    click.echo("Estimated with the formula in docs/results/scale.md, without evaluations and checkpoints.")
     return 0
 
 
 def _many(count: float) -> str:
-    """Return a count with its largest unit: 4.2M."""
+    """Return a count in its largest unit, such as 4.2M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{count / size:,.1f}{unit}"
@@ -157,7 +157,7 @@ def _many(count: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a time in its largest unit: 3.2 hours."""
+    """Return a time in its largest unit, such as 3.2 hours."""
     for unit, size in (("years", 365 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= size:
             return f"{seconds / size:,.1f} {unit}"
@@ -165,7 +165,7 @@ def _time(seconds: float) -> str:
 
 
 def finish(result: Result, as_json: bool) -> int:
-    """Write samples.txt with the final model, print the results of training, and return the exit code."""
+    """Generate samples.txt with the final model, print the results of training, and return the exit code."""
     path = result.folder.path
     if not result.finished:
         click.echo(f"stopped after step {result.step}; resume with: atat train --resume {path}")
@@ -189,7 +189,7 @@ def finish(result: Result, as_json: bool) -> int:
     how = "--num-samples 5" if experiment.data.format == "text" else '--chat "…"'
     if experiment.train.keep_best:
         click.echo(
-            f"\nStep {result.folder.step_of('best')} has the best model on held-out text; select it with --step best."
+            f"\nStep {result.folder.step_of('best')} has the best model on held-out text; pass --step best to use it."
         )
     click.echo(f"\nThe run is saved in {path}. Try next:")
     click.echo(f"  atat sample {path} {how} --seed 1\n  atat report {path}")
@@ -197,7 +197,7 @@ def finish(result: Result, as_json: bool) -> int:
 
 
 def samples_of(model: Model, run: Path, number: int) -> list[str]:
-    """Return texts that a model generates; after instruction tuning, held-out prompts with its answers."""
+    """Return texts that a model generates; after instruction tuning, held-out prompts with the model's answers."""
     experiment = model.experiment
     if experiment.data.format == "text":
         return model.sample(number, seed=experiment.seed).texts
@@ -213,6 +213,6 @@ def samples_of(model: Model, run: Path, number: int) -> list[str]:
 
 def wait_passively() -> None:
     """Make torch's threads sleep while they wait."""
-    # Busy-waiting threads starve each other on a shared CPU: with one other busy process a step takes several times as
+    # Busy-waiting threads starve each other on a shared CPU: with one other busy process, a step takes several times as
     # long. torch reads this variable when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -33,7 +33,7 @@ def list_(kind: str | None, as_json: bool) -> None:
     table(["kind", "name", "summary"], [[e.kind, e.name, e.summary + origin[e.distribution]] for e in entries])
     for plugin in menu.plugins:
         if plugin.status == "broken":
-            problem = f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}"
+            problem = f"plugin {plugin.name} from {plugin.distribution} is broken: {plugin.error}"
             click.echo(printable(problem), err=True)
 
 
@@ -42,7 +42,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 @click.argument("name")
 @options("json")
 def show(kind: str, name: str, as_json: bool) -> None:
-    """Show a component: parameters with types, defaults and meaning, and references."""
+    """Show a component: its parameters with their types, defaults and meanings, and its references."""
     entry = Zoo.load().describe(kind, name)
     if as_json:
         keys = ("kind", "name", "summary", "path", "distribution", "refs", "parameters")
@@ -70,7 +70,7 @@ def _bounds(parameter: dict[str, Any]) -> str:
 @zoo.command()
 @options("json")
 def plugins(as_json: bool) -> None:
-    """List the installed plugins, with the error of each broken one."""
+    """List the installed plugins, with an error for each broken one."""
     rows = [(plugin, [f"{e.kind}.{e.name}" for e in plugin.entries]) for plugin in Zoo.load().plugins]
     if as_json:
         keys = ("name", "distribution", "version", "status", "error")
@@ -85,7 +85,7 @@ def plugins(as_json: bool) -> None:
 @zoo.command("manifest")
 @click.option("--write", is_flag=True, help="Write registry.toml from the code.")
 def manifest_(write: bool) -> None:
-    """Compare registry.toml with the code, or write it. Imports every built-in component."""
+    """Compare registry.toml with the code, or write the file. Imports every built-in component."""
     path = registry_file.shipped()
     text = registry_file.write(Zoo.from_code())
     if write:
@@ -107,7 +107,7 @@ def check(distribution: str | None) -> None:
     """
     menu = Zoo.load()
     broken = [
-        f"plugin {p.name} of {p.distribution}: {p.error}"
+        f"plugin {p.name} from {p.distribution}: {p.error}"
         for p in menu.plugins
         if p.status == "broken" and distribution in (None, p.distribution)
     ]
@@ -120,7 +120,7 @@ def check(distribution: str | None) -> None:
             listed = menu.describe(kind, name)
             actual = registry_file.entry_of(kind, menu.component(kind, name), listed.distribution)
             if actual.parameters != listed.parameters:
-                broken.append(f"{kind} {name}: its registry.toml differs from its code")
+                broken.append(f"{kind} {name}: its entry in registry.toml differs from its code")
         except (UserError, TypeError) as error:
             broken.append(f"{kind} {name}: {error}")
     if broken:
@@ -130,7 +130,7 @@ def check(distribution: str | None) -> None:
 
 
 def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
-    """Run the conformance suite on a distribution; return the number of passed checks, or raise all failures."""
+    """Run the conformance suite on a distribution; return a sentence on the passed checks, or raise all failures."""
     entries = [menu.describe(kind, name) for kind in KINDS for name in menu.names(kind)]
     mine = {(e.kind, e.name): e for e in entries if e.distribution == distribution}
     if not (mine or broken):
@@ -146,12 +146,12 @@ def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
     for kind, name in mine:
         try:
             menu.component(kind, name)
-        except UserError as error:  # listed by the plugin's own menu, and not imported before
+        except UserError as error:  # listed in the plugin's own registry file, but not imported before
             broken.append(str(error))
     failed: dict[tuple[str, str], str] = {}
     promises = [] if broken else cases(menu, distribution)
     for case in promises:
-        # The first broken promise of a part says what is wrong; others tend to follow from it.
+        # The first failed check of a component says what is wrong; further failures tend to follow from it.
         if (case.kind, case.name) not in failed and (sentence := case.failure()):
             failed[case.kind, case.name] = sentence
     if broken or failed:

@@ -1,7 +1,7 @@
-"""The charts: functions from the data of `collect` to Altair charts, which a notebook can show.
+"""The charts: functions that turn the data of `collect` into Altair charts, which a notebook can show.
 
-The page has the same charts with separate data (`specifications`); `figures` writes them as files. Text from a run
-appears only in rows and scale domains, never in titles, because Vega-Lite compiles titles as expressions.
+The page contains the same charts with separate data (`specifications`); `figures` writes the charts as files. Text from
+a run appears only in rows and scale domains, never in titles, because Vega-Lite compiles titles as expressions.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ CLOCKS = {
 }
 _FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
 _STAGES = ["#a8cbe3", "#4a90c0", "#1c6ea4"]
-BINS = 20  # of the mask rates that a line of metrics.jsonl counts
+BINS = 20  # bins of the mask-rate histogram in a line of metrics.jsonl
 _HEIGHT, _WIDTH = 240, 640
 _SAID = alt.Tooltip("said:N", title="value")
 CONFIG: Table = {
@@ -34,9 +34,9 @@ CONFIG: Table = {
         "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
         "labelColor": "#555", "titleColor": "#555",
         "domain": False, "ticks": False, "labelPadding": 6, "gridColor": "#e6e6e6", "tickCount": 6, "labelFlush": True,
-        "labelSeparation": 8,  # or the last label, which stands within the axis, touches the one before it
+        "labelSeparation": 8,  # otherwise, the last label touches the one before it
     },
-    # The title stands above the axis: it is read without turning the head, and is not cut off.
+    # The title is above the axis, where it is horizontal and not cut off.
     "axisY": {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": 0, "titleY": -10},
     "legend": {"orient": "bottom", "title": None, "labelFontSize": 12, "labelLimit": 240, "columns": 2},
 }  # fmt: skip
@@ -49,25 +49,25 @@ def loss(data: Table, by: str = "step") -> alt.LayerChart:
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
-    """Held-out bounds during training, with ± one standard error."""
+    """Held-out bounds during training, ± one standard error."""
     layers = _evaluated(data, "bounds", "bound", f"held-out {PERPLEXITY}, exp(nats per token)", by)
     return layers.properties(description=f"Held-out {PERPLEXITY} of each run.")
 
 
 def metrics(data: Table) -> alt.LayerChart:
-    """Metrics of the evaluations during training; a page shows one at a time."""
+    """Metrics from the evaluations during training; a page shows one metric at a time."""
     layers = _evaluated(data, "metrics", "metric", "metric (a fraction from 0 to 1, or nats)", "step")
     return layers.properties(description="Metrics of each run.")
 
 
 def reliability(data: Table) -> alt.LayerChart:
-    """Reliability diagram: accuracy of predictions against their confidence; equal on the diagonal."""
+    """Reliability diagram: accuracy of predictions against their confidence; both are equal on the diagonal."""
     chart = _chart(data, "reliability").encode(color=_runs(data, "reliability"))
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("confidence:Q", title="confidence: largest probability of a prediction (0 to 1)", scale=scale)
     y = alt.Y("accuracy:Q", title="accuracy (0 to 1)", scale=scale)
     tips = _tips("run:N", *((f"{name}:Q", ".3f") for name in ("confidence", "accuracy", "share")))
-    # A bar is what the bin adds to the error, but for its share, which is the area of its point.
+    # A bar shows the bin's contribution to the error, without the bin's share, which is the area of its point.
     bars = chart.mark_rule(strokeWidth=2, opacity=0.5).encode(x=x, y=y, y2=alt.Y2("confidence:Q"))
     size = alt.Size("share:Q", scale=alt.Scale(range=[20, 400]), legend=None)
     points = chart.mark_point(filled=True, opacity=0.6).encode(x=x, y=y, size=size, tooltip=tips)
@@ -75,7 +75,7 @@ def reliability(data: Table) -> alt.LayerChart:
 
 
 def bands(data: Table) -> alt.Chart:
-    """Rank correlation of importance, and of token frequency, with the loss, within bands of token frequency."""
+    """Rank correlations of importance and of token frequency with the loss, within bands of token frequency."""
     axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times that a token occurs in the training text"
     legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
     chart = _chart(data, "bands").encode(
@@ -83,7 +83,7 @@ def bands(data: Table) -> alt.Chart:
         y=alt.Y("rho:Q", title="rank correlation with the loss, Spearman ρ (no unit)"),
         color=_runs(data, "bands"),
         shape=alt.Shape("orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=legend),
-        xOffset=alt.XOffset("run:N", sort="ascending"),  # or Vega-Lite writes the names into an expression
+        xOffset=alt.XOffset("run:N", sort="ascending"),  # otherwise, Vega-Lite puts the names into an expression
         tooltip=_tips("run:N", "orders by:N", "band:N", ("rho:Q", ".2f"), ("tokens:Q", ",")),
     )
     points = chart.mark_point(size=90, filled=True, opacity=0.9)
@@ -91,7 +91,7 @@ def bands(data: Table) -> alt.Chart:
 
 
 def calibration(data: Table) -> alt.LayerChart:
-    """Mean rank of the loss against importance; equal on the diagonal."""
+    """Mean rank of the loss against importance; both are equal on the diagonal."""
     scale = alt.Scale(domain=[0, 1])
     chart = _chart(data, "bins").encode(
         x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
@@ -106,7 +106,7 @@ def calibration(data: Table) -> alt.LayerChart:
 
 
 def rates(data: Table) -> alt.LayerChart:
-    """Fraction of masked tokens in the batch of each recorded step (dots), and its target (line)."""
+    """Fraction of masked tokens in the batch at each recorded step (dots), and the target fraction (line)."""
     chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data, "rates"))
     title = "mask rate (0 to 1)"
     aim = chart.encode(y=_y("mask_rate_target:Q", title))
@@ -117,7 +117,7 @@ def rates(data: Table) -> alt.LayerChart:
 
 
 def spread(data: Table) -> alt.Chart:
-    """Distribution of the sampled mask rates of each run."""
+    """Distribution of the mask rates sampled in each run."""
     scale = alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0)
     axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0)
     chart = _chart(data, "spread").encode(
@@ -132,7 +132,7 @@ def spread(data: Table) -> alt.Chart:
 
 def stages(data: Table) -> alt.Chart:
     """Stages of the curriculum over training steps."""
-    order = ["easy", "medium", "hard"]  # others after them
+    order = ["easy", "medium", "hard"]  # other stages follow
     chart = _chart(data, "stages").encode(
         x=alt.X("from:Q", title=CLOCKS["step"]),
         x2=alt.X2("to:Q"),
@@ -163,7 +163,7 @@ def uncertainty(data: Table) -> alt.LayerChart:
         color=_runs(data, "uncertainty"),
         detail=alt.Detail("sampler:N"),
     )
-    title = "entropy at masked tokens, nats"  # the uncertainty that replay.json has
+    title = "entropy at masked tokens, nats"  # the uncertainty in replay.json
     tips = _tips("run:N", "sampler:N", "evaluation:Q", *((f"{q}:Q", ".2f") for q in ("low", "median", "high")))
     low, median = (alt.Y(field, title=title) for field in ("low:Q", "median:Q"))
     half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(y=low, y2=alt.Y2("high:Q"))
@@ -184,7 +184,7 @@ def frontier(data: Table) -> alt.LayerChart:
     tips = _tips(*names, _SAID, ("evaluations:Q", ".1f"), "sequences:Q")
     points = chart.mark_point(filled=True, opacity=1).encode(tooltip=tips, size=_sizes(data))
     lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail=alt.Detail("sampler:N"))
-    # Only these have a name: those of all would cover each other.
+    # Only these have labels, because labels for all points would overlap.
     order: dict[str, Any] = {"groupby": ["run"], "sort": [alt.SortField("evaluations"), alt.SortField("value")]}
     best = (
         chart.transform_window(least="min(value)", **order)
@@ -196,7 +196,7 @@ def frontier(data: Table) -> alt.LayerChart:
 
 
 def arms(data: Table) -> alt.LayerChart:
-    """Difference of each arm of a study from its baseline: mean over seeds with its interval, and every seed."""
+    """Difference of each study arm from its baseline: the mean over seeds with its interval, and each single seed."""
     sort = alt.EncodingSortField("order")
     y = alt.Y("arm:N", sort=sort, title=None, axis=alt.Axis(labelLimit=200, labelFlush=False))
     title = "difference from the baseline, % (lower is better)"
@@ -213,7 +213,7 @@ def arms(data: Table) -> alt.LayerChart:
 
 
 def sensitivity(data: Table) -> alt.LayerChart:
-    """Bound along one axis of a grid, with intervals; the arm itself has another colour."""
+    """Bound along one axis of a grid, with intervals; the arm itself has a different colour."""
     axis = alt.Axis(labelAngle=0, labelLimit=160, labelFlush=False)
     x = alt.X(
         "point:N", sort=alt.EncodingSortField("order"), title="value of the key (orange: the arm's own)", axis=axis
@@ -230,7 +230,7 @@ def sensitivity(data: Table) -> alt.LayerChart:
     return (line + bars + dots).properties(description="Sensitivity to one key.", height=180)
 
 
-# The table of each chart, and the function that draws it.
+# The table of each chart and the function that draws the chart.
 CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
     **{"loss": ("curves", loss), "bound": ("bounds", bound)},
     **{"metrics": ("metrics", metrics), "reliability": ("reliability", reliability)},
@@ -243,8 +243,8 @@ CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
 
 
 def specifications(data: Table) -> dict[str, Table]:
-    """Return the charts of a page without data: the name of their table, and a specification for each x-axis."""
-    # The chart of the arms is as high as they are many.
+    """Return the charts of a page without data: for each, the name of its table and a specification per x-axis."""
+    # The height of the chart of arms grows with their number.
     arms = [{"arm": row["arm"]} for row in data["tables"]["arms"]]
     bare = {**data, "tables": {key: [] for key in data["tables"]} | {"arms": arms}, "legend": False}
     page_charts = {}
@@ -257,7 +257,7 @@ def specifications(data: Table) -> dict[str, Table]:
 
 
 def figures(data: Table, folder: Path) -> list[Path]:
-    """Write each non-empty chart as SVG and PNG and its data as CSV; return the files."""
+    """Write each non-empty chart as SVG and PNG, and its data as CSV; return the paths of the files."""
     import vl_convert
 
     files: dict[Path, bytes] = {}
@@ -277,7 +277,7 @@ def figures(data: Table, folder: Path) -> list[Path]:
 
 
 def _bare(spec: Any) -> Any:
-    """Return a specification without the rows of its named data."""
+    """Return a specification without the rows of its named data sets."""
     if isinstance(spec, dict):
         return {key: _bare(value) for key, value in spec.items() if not (key == "values" and "name" in spec)}
     return [_bare(each) for each in spec] if isinstance(spec, list) else spec
@@ -288,7 +288,7 @@ def _chart(data: Table, table: str) -> alt.Chart:
 
 
 def _curves(data: Table, table: str, y: alt.Y, by: str, tip: tuple[str, str], **line: Any) -> alt.LayerChart:
-    """Return the curve of a value recorded at each step, with invisible points for tooltips."""
+    """Return the curve of a value that is recorded at each step, with invisible points for tooltips."""
     chart = _chart(data, table).encode(x=_clock(by), y=y, color=_runs(data, table))
     hover = chart.mark_point(size=80, opacity=0).encode(tooltip=_tips("run:N", (f"{by}:Q", ",.0f"), tip))
     return chart.mark_line(**line).encode(strokeWidth=_widths(data)) + _lone(chart) + hover
@@ -310,7 +310,7 @@ def _clock(by: str) -> alt.X:
 
 
 def _y(field: str, title: str) -> alt.Y:
-    # The label of the one tick of a curve that does not change would be rounded to a whole number.
+    # If a curve is constant, the label of its only tick would be rounded to an integer.
     label = "+datum.label === datum.value ? datum.label : format(datum.value, '~g')"
     return alt.Y(field, title=title, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=label))
 
@@ -323,7 +323,7 @@ def _diagonal() -> alt.Chart:
 
 
 def _runs(data: Table, table: str) -> alt.Color:
-    """Return the colours of the runs, which do not change when runs are hidden; the legend has runs with data."""
+    """Return the colours of the runs, which stay the same when runs are hidden; the legend lists runs with data."""
     legend = data.get("legend", len(data["runs"]) > 1)
     there = {row["run"] for row in data["tables"][table]}
     colours = {run["name"]: PALETTE[i % len(PALETTE)] for i, run in enumerate(data["runs"])}
@@ -332,8 +332,8 @@ def _runs(data: Table, table: str) -> alt.Color:
     return alt.Color("run:N", scale=scale, legend=alt.Legend() if legend else None)
 
 
-# A later run lies on those before it, whose lines are wider and whose points are larger, and so stay visible. A single
-# run has a constant: Vega interpolates a range of one number to NaN and draws no point.
+# A later run is drawn over earlier runs, whose wider lines and larger points therefore stay visible. A single
+# run gets a constant, because Vega interpolates a range of one number to NaN and draws no point.
 def _widths(data: Table) -> alt.StrokeWidth | alt.StrokeWidthValue:
     if len(data["runs"]) == 1:
         return alt.StrokeWidthValue(1.5)
@@ -347,7 +347,7 @@ def _sizes(data: Table) -> alt.Size | alt.SizeValue:
 
 
 def _falling(data: Table, last: float) -> alt.Scale:
-    """Return a number for each run, from at most four times `last` for the first down to `last` for the last."""
+    """Return a number for each run, falling from at most four times `last` for the first run to `last` for the last."""
     names = [run["name"] for run in data["runs"]]
     before = range(len(names) - 1, -1, -1)
     return alt.Scale(domain=names, range=[last * (1 + i * min(1, 3 / max(1, len(names) - 1))) for i in before])
@@ -359,22 +359,22 @@ def _dash(data: Table, table: str, field: str) -> alt.StrokeDash:
 
 
 def _several(data: Table, table: str, field: str) -> bool:
-    """Return whether a legend has several entries; a page's script decides this later, when it has the data."""
+    """Return whether a legend has several entries; on a page, the script decides this once it has the data."""
     return not data.get("legend", True) or len({row[field] for row in data["tables"][table]}) > 1
 
 
 def _lone(chart: alt.Chart, shape: str = "circle") -> alt.Chart:
-    """Return a point for each run with a single row, because a curve of one point is invisible."""
+    """Return a point for each run with a single row, because a curve with one point is invisible."""
     counted = chart.transform_joinaggregate(lines="count()", groupby=["run"]).transform_filter("datum.lines === 1")
     return counted.mark_point(filled=shape == "circle", size=60, opacity=1, shape=shape, aria=False)
 
 
 def _tips(*fields: str | tuple[str, str] | alt.Tooltip) -> list[alt.Tooltip]:
-    """Return the tooltip of a row: fields, some with a format."""
+    """Return the tooltip of a row: its fields, some of them with a format."""
 
     def tip(field: str | tuple[str, str] | alt.Tooltip) -> alt.Tooltip:
         if isinstance(field, tuple):
             return alt.Tooltip(field[0], format=field[1])
-        return alt.Tooltip(field) if isinstance(field, str) else field  # Altair takes long over a plain string
+        return alt.Tooltip(field) if isinstance(field, str) else field  # Altair is slow with a plain string
 
     return list(map(tip, fields))

@@ -1,7 +1,7 @@
 """The report page: data, charts, styles and scripts in one HTML file without network requests.
 
-Text from a run is data: JSON in a script element, which the page's script inserts as text, never as markup. The content
-security policy in the page's head allows no other script and no request.
+Text from a run is data: it is JSON in a script element, and the page's script inserts it as text, never as markup. The
+content security policy in the page's head allows no other script and no request.
 """
 
 import html
@@ -19,7 +19,7 @@ Table = dict[str, Any]
 def page(data: Table, *, live: str | None = None) -> str:
     """Return the HTML page for the data of `collect` or `of_study`.
 
-    `live` is a URL on the same host from which the page fetches new data every few seconds, or None for a file.
+    `live` is a URL on the same host, from which the page fetches new data every few seconds, or None for a file.
     """
     library = _library()
     script = alone(asset("page.js"))
@@ -27,7 +27,7 @@ def page(data: Table, *, live: str | None = None) -> str:
     parts = {
         "head": _head(data),
         "title": html.escape(f"{data['title']} · atat report").encode("utf-8", "replace").decode(),
-        # Vega compiles expressions, hence 'unsafe-eval'; what a run has written is in none: see `charts`.
+        # Vega compiles expressions, hence 'unsafe-eval'; none of them contains text from a run: see `charts`.
         "policy": policy(library, script, more="'unsafe-eval'", connect="'self'" if live else "'none'"),
         "style": asset("page.css"),
         "licences": html.escape(asset("licences.txt")),
@@ -39,7 +39,7 @@ def page(data: Table, *, live: str | None = None) -> str:
 
 
 def _head(data: Table) -> str:
-    """Return title, verdict and bounds for browsers without JavaScript; the page's script replaces them."""
+    """Return the title, verdict and bounds for browsers without JavaScript; the page's script replaces them."""
     said = [f'<h1 dir="auto">{in_html(data["title"])}</h1>']
     said += [f'<p dir="auto">{in_html(each)}</p>' for each in (*data["verdict"], *data["conditions"])]
     blocks = [data["overview"]] if data.get("overview") else data.get("blocks", [])
@@ -49,7 +49,7 @@ def _head(data: Table) -> str:
 
 @cache
 def _library() -> str:
-    """Return the script of Vega, Vega-Lite and vega-embed, which takes seconds to bundle."""
+    """Return the script with Vega, Vega-Lite and vega-embed, which takes seconds to bundle."""
     import vl_convert
 
     bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default

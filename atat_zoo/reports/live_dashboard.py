@@ -1,6 +1,6 @@
-"""The live dashboard of a run: its page, served on localhost only, and its curves as text for a terminal.
+"""The live dashboard of a run: a page that is served on localhost only, and text curves for a terminal.
 
-If files of the run disappear for a moment, as when it is trained again, the dashboard does not change.
+The dashboard does not change if the run's files disappear for a moment, for example when the run is trained again.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ from atat_zoo.reports.run_list import FINISHED, IMPORTED, TRAINING, ListedRun, g
 from atat_zoo.reports.run_records import curve, evaluated, figure, of_training, thin
 from atat_zoo.system.errors import UserError
 
-_RECENT = 10  # lines of metrics.jsonl by which the time that is left is estimated
+_RECENT = 10  # lines of metrics.jsonl from which the remaining time is estimated
 _HERE = "127.0.0.1"
-# By which this machine is called here. Another name that leads here is that of a page which wants to read ours.
+# Names of this machine. A request under any other name comes from a page that tries to read ours.
 _NAMES = ("localhost", _HERE, "::1")
 
 
 def stamp(run: RunFolder) -> str:
-    """Return a stamp that changes with every file that the page or the terminal shows."""
+    """Return a stamp that changes whenever a file that the page or the terminal shows changes."""
     shown = [run.resolved, run.environment, run.metrics, run.samples, run.model / DESCRIPTION]
     said: list[Any] = [run.in_use]
     for path in [*shown, *store.files(run), *sorted(run.report.glob("*.json"))]:
@@ -44,7 +44,7 @@ def stamp(run: RunFolder) -> str:
 
 
 class PageServer(ThreadingHTTPServer):
-    """A server on localhost for the page of a run at `/` and its data at `/data`."""
+    """A server on localhost for the page of a run at `/` and the data of the run at `/data`."""
 
     daemon_threads = True
 
@@ -54,8 +54,8 @@ class PageServer(ThreadingHTTPServer):
         try:
             super().__init__((_HERE, port), _Handler)
         except OSError as error:
-            problem = f"--port {port}: cannot be opened: {error.strerror}"
-            raise UserError(f"{problem}; choose another one, or 0 for a free one") from None
+            problem = f"--port {port}: the port cannot be opened: {error.strerror}"
+            raise UserError(f"{problem}; choose a different port, or 0 for a free one") from None
 
     @property
     def address(self) -> str:
@@ -65,10 +65,10 @@ class PageServer(ThreadingHTTPServer):
     def data(self) -> tuple[str, bytes]:
         """Return the stamp of the run's files, and the data of the page as JSON.
 
-        Raises UserError or OSError if the run does not exist, also for a moment.
+        Raises UserError or OSError if the run does not exist, even if only for a moment.
         """
         with self._lock:
-            tag = stamp(self.run)  # before the files are read: what changes meanwhile is found at the next look
+            tag = stamp(self.run)  # before reading the files, so that the next check notices changes made meanwhile
             if tag != self._tag:
                 data = collect([self.run.path]) | {"now": now(self.run, glance(self.run.path, ""))}
                 self._data, self._tag = json.dumps(data, allow_nan=False).encode(), tag
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             answer = self._asked(self.path.partition("?")[0])
-        except Exception:  # which is our mistake, and the terminal shows where
+        except Exception:  # a bug; the terminal shows where
             text = b"This page cannot be made; the terminal in which `atat watch` runs says why.\n"
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
             raise
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _asked(self, path: str) -> tuple[HTTPStatus, str, bytes, str]:
         if path not in ("/", "/data"):
-            # A browser asks for an icon by itself, and reports when there is none.
+            # Browsers request an icon by themselves, and report an error if there is none.
             return HTTPStatus.NO_CONTENT if path == "/favicon.ico" else HTTPStatus.NOT_FOUND, "", b"", ""
         try:
             tag, data = self.server.data()
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (UserError, OSError):
             if path == "/data":
                 return HTTPStatus.NO_CONTENT, "", b"", ""  # the page stays as it is
-            text = f"{self.server.run.path} does not exist at the moment; reload this page later.\n"
+            text = f"{self.server.run.path} does not exist at the moment. Reload this page later.\n"
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", text.encode("utf-8", "replace"), ""
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes, tag: str = "") -> None:
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def now(run: RunFolder, seen: ListedRun) -> list[str]:
-    """Return a run's progress: step, speed, learning rate, remaining time, and the age of these values."""
+    """Return a run's progress: its step, speed, learning rate and remaining time, and the age of these values."""
     lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("seconds")) is not None]
     said = [seen.state] if seen.state == IMPORTED else [seen.state, f"step {seen.step}/{seen.steps}"]
     if lines:
@@ -151,15 +151,15 @@ def now(run: RunFolder, seen: ListedRun) -> list[str]:
 
 
 def ticks(steps: int, width: int) -> list[int]:
-    """Return ticks at quarters of the steps, or at halves or ends if the labels would not fit."""
+    """Return ticks at quarters of the steps, or at the halves or the ends if the labels would not fit."""
     parts = next((parts for parts in (4, 2) if (parts + 1) * (len(str(steps)) + 3) <= width), 1)
     return sorted({steps * i // parts for i in range(parts + 1)})
 
 
 def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
-    """Return curves of bounds and loss as text of `width` columns and `height` lines, and whether the run is finished.
+    """Return text curves of bounds and loss, `width` columns by `height` lines, and whether the run is finished.
 
-    Raises UserError or OSError if the run does not exist, also for a moment.
+    Raises UserError or OSError if the run does not exist, even if only for a moment.
     """
     import plotext
 
@@ -190,7 +190,7 @@ def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
             plotext.xticks(ticks(seen.steps or 0, max(30, width)))
             plotext.plot(*zip(*points, strict=True), marker="braille")
             said += plotext.uncolorize(plotext.build()).split("\n")
-        except (ArithmeticError, ValueError):  # values so large or small that their differences are no numbers
+        except (ArithmeticError, ValueError):  # values so large or small that their differences are not finite
             (start, one), (end, other) = points[0], points[-1]
             said.append(f"{title}: cannot be drawn; {one:g} at step {start}, {other:g} at step {end}")
     return "\n".join(line.rstrip() for line in said).rstrip(), seen.state in (FINISHED, IMPORTED)

@@ -1,4 +1,4 @@
-"""Helpers for a page without network requests: templates, inert data, and scripts allowed by their hash."""
+"""Helpers for a page without network requests: templates, inert data, and scripts that are allowed by their hash."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def fill(template: str, parts: dict[str, str]) -> str:
-    """Return a template with a text for each `{{name}}`; placeholders inside these texts are not replaced."""
+    """Return a template in which a text replaces each `{{name}}`; placeholders inside these texts are kept."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
@@ -19,20 +19,20 @@ def asset(name: str, package: str = "atat_zoo.reports") -> str:
 
 
 def inert(value: Any) -> str:
-    """Return JSON that cannot end a script element or begin a comment."""
+    """Return JSON that can neither end a script element nor begin a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text.encode("utf-8", "replace").decode()  # JSON can have half of a pair of surrogates, UTF-8 cannot
+    return text.encode("utf-8", "replace").decode()  # JSON can contain half of a surrogate pair, but UTF-8 cannot
 
 
 def alone(script: str) -> str:
-    """Return a script with a scope of its own, because the library has many short global names."""
+    """Return a script wrapped in its own scope, because the library has many short global names."""
     return f"(() => {{\n{script}\n}})();"
 
 
 def policy(*scripts: str, more: str = "", connect: str = "'none'") -> str:
-    """Return the content security policy that allows only these scripts, and the sources in `more` for them."""
+    """Return the content security policy that allows only these scripts and the sources in `more`."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join([*(f"'sha256-{digest}'" for digest in hashes), *filter(None, [more])])
     return (

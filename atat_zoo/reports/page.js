@@ -1,5 +1,5 @@
 "use strict";
-// Whatever a run has written reaches the page through textContent, and through Vega as data: never as markup.
+// Text from a run reaches the page through textContent, and Vega as data, but never as markup.
 const given = JSON.parse(document.getElementById("given").textContent);
 let data = given.data;
 const state = {
@@ -24,7 +24,7 @@ const colour = (i) => given.palette[i % given.palette.length];
 const shown = (row) => (row.run === undefined || !state.hidden.has(row.run)) && (row.metric === undefined || row.metric === state.metric);
 const fixed = (value, digits) => (value === null || value === undefined ? "—" : value.toFixed(digits));
 const count = (value, what) => `${value.toLocaleString("en")} ${what}${value === 1 ? "" : "s"}`;
-// What stands between grave accents is code; a number and its error stay on one line.
+// Text between backticks is code; a number and its error stay on one line.
 const words = (sentence) => sentence.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part.replaceAll(" ± ", "\u00a0±\u00a0")));
 
 function table(columns, rows, { label, apart = 0 } = {}) {
@@ -36,10 +36,10 @@ function table(columns, rows, { label, apart = 0 } = {}) {
       el("tbody", {}, ...rows.map((row, n) => el("tr", { class: n < apart ? "apart" : null }, ...row.map((text, i) => cell("td", text, i)))))));
 }
 
-// Charts: each is drawn once, and afterwards only given other rows.
+// Charts: each is drawn once and later only receives new rows.
 
 const charts = {};
-function chart(name, caption, panel) {  // where the rows are of several panels, of one of them
+function chart(name, caption, panel) {  // `panel`: one of several panels, if the rows have panels
   const chart = (charts[panel === undefined ? name : `${name} ${panel}`] ??= { host: el("div", { class: `chart ${name}` }), name, panel, view: null, lean: null });
   chart.stale = true;
   return el("figure", {}, chart.host, caption ? el("figcaption", {}, caption) : null);
@@ -60,18 +60,18 @@ async function draw(name) {
   const made = await vegaEmbed(one.host, spec, { actions: false, renderer: "svg", logLevel: 1 /* errors only */ });
   one.view = made.view;
 }
-// A specification without the legends that tell nothing apart.
+// A specification without legends that have only one entry.
 const legends = (spec, rows) => JSON.stringify(spec, (key, value) =>
   (key === "strokeDash" || key === "shape") && value?.field && new Set(rows.map((row) => row[value.field])).size < 2 ? { ...value, legend: null } : value);
 let drawing = Promise.resolve();
-function drawAll() {  // one after the other, so that the page answers in between
+function drawAll() {  // one after the other, so that the page responds in between
   const stale = Object.keys(charts).filter((name) => charts[name].stale && charts[name].host.isConnected);
   drawing = drawing.then(async () => {
     for (const name of stale) {
       if (!charts[name].stale) continue;
       try {
         await draw(name);
-      } catch (error) {  // the other charts are drawn all the same, and this one when it is stale again
+      } catch (error) {  // draw the other charts anyway, and this one when it is stale again
         console.error(error);
         charts[name].view?.finalize();
         charts[name].view = null;
@@ -86,7 +86,7 @@ function redraw(names) {
   for (const name of names) if (charts[name]) charts[name].stale = true;
   return drawAll();
 }
-function legend(...tables) {  // of the runs that have rows in these
+function legend(...tables) {  // of the runs with rows in these tables
   if (runs().length < 2) return null;
   const there = new Set(tables.flatMap((name) => data.tables[name].filter(shown).map((row) => row.run)));
   return el("p", { class: "legend", "data-of": tables.join() }, ...runs().map((run, i) => !there.has(run.name) ? null :
@@ -121,9 +121,9 @@ function selection(label, options, chosen, choose) {
     ...options.map(([value, text]) => el("option", { value, selected: value === chosen }, text))));
 }
 
-// Sections: what each shows is drawn again only when it has changed.
+// Sections: each is redrawn only when its content has changed.
 
-// One without data is left out, and its `by` names the command that records them, at the end of the page.
+// A section without data is left out; at the end of the page, its `by` names the command that records the data.
 const sections = [
   { id: "curves", title: "Training", by: "atat eval RUN", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
   { id: "metrics", title: "Metrics", by: "atat eval RUN --metric calibration_error", of: () => [data.metrics.rows, data.tables.metrics, data.tables.reliability], draw: metrics },
@@ -187,8 +187,8 @@ function curves() {
   return [
     toggles(),
     el("div", { class: "controls" }, "horizontal axis", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
-    bounds.length ? chart("bound", "Held-out perplexity. Bars: ± one standard error over sequences. A curve has the same sequences and masks at every step, so its changes are more precise than its bars.") : null,
-    curves.length ? chart("loss", "Training loss, the mean of each logging interval. Objectives weight their losses differently: compare runs by held-out perplexity.") : null,
+    bounds.length ? chart("bound", "Held-out perplexity. Bars: ± one standard error over sequences. A curve uses the same sequences and masks at every step, so its changes are more precise than the bars.") : null,
+    curves.length ? chart("loss", "Training loss, averaged over each logging interval. Objectives weight their losses differently, so compare runs by held-out perplexity.") : null,
   ];
 }
 
@@ -206,7 +206,7 @@ function metrics() {
 }
 
 const having = (key) => runs().map((run, i) => [i, run.name]).filter(([i]) => runs()[i][key]);
-function settle(place, having) {  // a run that has it, at first one with an estimator
+function settle(place, having) {  // choose a run with this data, preferably one with an estimator
   if (!having.some(([i]) => i === place.run)) place.run = (having.find(([i]) => runs()[i].text?.estimator) ?? having[0])[0];
 }
 
@@ -311,7 +311,7 @@ function importance() {
     el("figcaption", { dir: "auto" }, `${runs().length > 1 ? `${run.name}: ` : ""}${one.said} Step ${one.step.toLocaleString("en")}.`))));
   return [
     legend("bands", "bins"),
-    data.tables.bands.length ? chart("bands", "Rank correlation with the loss among tokens of similar frequency: what the importance adds to frequency.") : null,
+    data.tables.bands.length ? chart("bands", "Rank correlation with the loss among tokens of similar frequency, which shows what the importance adds to frequency.") : null,
     data.tables.bins.length ? chart("calibration", "Calibration of the importance. Dashed: importance equal to the rank of the loss.") : null,
     drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "For figures by word class, checkpoint and seed, run ", el("code", {}, "atat importance-figures RUN"), "."),
   ];
@@ -320,9 +320,9 @@ function curriculum() {
   const has = (key) => data.tables.rates.some((row) => row[key] !== null);
   return [
     legend("strengths", "rates", "spread"),
-    data.tables.stages.length ? chart("stages", "Curriculum stage of each training step.") : null,
-    data.tables.strengths.length ? chart("strength", "Curriculum strength. A token of importance 1 has exp(strength) times the loss weight of one of importance 0; below 0, easy tokens have more weight.") : null,
-    has("mask_rate") ? chart("rates", "Dots: share of tokens masked in a batch. Line: its target.") : null,
+    data.tables.stages.length ? chart("stages", "Curriculum stage at each training step.") : null,
+    data.tables.strengths.length ? chart("strength", "Curriculum strength. A token with importance 1 has exp(strength) times the loss weight of a token with importance 0; if the strength is below 0, easy tokens have more weight.") : null,
+    has("mask_rate") ? chart("rates", "Dots: share of tokens masked in a batch. Line: target share.") : null,
     data.tables.spread.length ? chart("spread", "Distribution of the sampled mask rates.") : null,
   ];
 }
@@ -442,7 +442,7 @@ function replay() {
   const again = () => bodies.get("replay").host.replaceChildren(...replay().filter((each) => each));
   go(place.touched ? place.at : Math.ceil(last() / 2));
   return [
-    el("p", {}, "The same seed with each sampler. Orange blocks are masked tokens; darker means higher entropy. A generated token keeps the colour that it had when it was unmasked."),
+    el("p", {}, "Each sampler uses the same seed. Orange blocks are masked tokens; darker means higher entropy. A generated token keeps the colour that it had when it was unmasked."),
     el("div", { class: "controls" },
       selection("run", those, place.run, (i) => { place.run = i; again(); }),
       selection("text", Array.from({ length: texts }, (_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; again(); }),
@@ -469,7 +469,7 @@ function tabled(blocks) {
   return blocks.flatMap((block) => [block.title ? el("h3", {}, block.title) : null, ...(block.said || []).map((sentence) => el("p", { class: "note", dir: "auto" }, ...words(sentence))), table(block.columns, block.rows, { label: block.title || "Table" })]);
 }
 
-// Live: the same page with new data, where a reader is looking.
+// Live: the page is updated with new data and keeps the reader's position.
 
 let tag = null;
 async function poll() {
@@ -481,11 +481,11 @@ async function poll() {
       render();
       await drawAll();
     }
-  } catch { /* the server, or the run, is not there for a moment */ }
+  } catch { /* the server or the run is gone for a moment */ }
   setTimeout(poll, 2000);
 }
 
-// For the console of the browser, and for tests.
+// For the browser's console and for tests.
 Object.assign(window, { given, charts, state, render });
 Object.defineProperty(window, "data", { get: () => data });
 

@@ -1,6 +1,6 @@
-"""The data of a report page from run folders: rows of charts, texts, tables and sentences.
+"""The data of a report page from run folders: chart rows, texts, tables and sentences.
 
-The module only loads what runs have recorded, and imports no torch.
+The module loads only results that runs have recorded, and imports no torch.
 """
 
 import json
@@ -30,11 +30,11 @@ from atat_zoo.system.errors import UserError
 
 Table = dict[str, Any]
 Results = dict[tuple[str, int], TaskResult]  # of tasks, by title and seed
-BASE = "mdlm"  # the experiment that the others are variations of
+BASE = "mdlm"  # the experiment of which the others are variations
 _SEQUENCES = ("length", "special_tokens", "packing", "remainder")  # the keys of [data] that determine the sequences
-# Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
+# Bytes of the data: together with the library (0.9 MB) and the charts, the page stays under 3 MB.
 _ROOM = 2_000_000
-# The tables of the charts, with the section of each.
+# The tables of the charts, each with its section.
 TABLES = {
     **{"curves": "curves", "rates": "curriculum", "spread": "curriculum", "stages": "curriculum"},
     **{"strengths": "curriculum", "bounds": "curves", "metrics": "metrics", "reliability": "metrics"},
@@ -45,10 +45,10 @@ _RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
 
 
 def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Table:
-    """Return the data of a page of one or more runs as a JSON object.
+    """Return the data of a page about one or more runs as a JSON object.
 
-    `out` and `figures` are options of `atat report`, for the command that writes the page again. Raises UserError for a
-    path that is not a run folder, is passed twice, or has an incomplete experiment.
+    `out` and `figures` are the options of `atat report`; they are part of the command that regenerates the page. Raises
+    UserError for a path that is not a run folder, is passed twice, or has an incomplete experiment.
     """
     folders = [RunFolder(path) for path in runs]
     resolved = [folder.table() for folder in folders]
@@ -62,7 +62,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
         for name, drawn in _charts(run, lines, points, notes).items():
             rows[name] += [{"run": run["name"], **row} for row in drawn]
     if counted := [run["name"] for run in described if run["counts"]]:
-        said = "the network has the n-gram prior from step 0, so the training loss starts low."
+        said = "the network includes the n-gram prior from step 0, so the training loss starts low."
         _note(notes, "curves", joined(counted), said)
     sentences, priced = list(verdict(described, compared(folders))), bool(rows["frontier"])
     trained = [run["command"] for run in described]
@@ -85,7 +85,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
 
 
 def page_data(kind: str, title: str, verdict: list[str], tables: dict[str, list[Table]], **more: Any) -> Table:
-    """Return the data that every page has, with the fields of `more` added or replaced."""
+    """Return the data that every page has, updated with the fields of `more`."""
     about = {"format": 1, "kind": kind, "title": title, "written": datetime.now(UTC).isoformat(timespec="seconds")}
     shown = {
         "version": __version__,
@@ -104,21 +104,21 @@ def _note(notes: dict[str, list[str]], section: str, name: str, said: str) -> No
 
 
 def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[str]]) -> dict[str, list[Table]]:
-    """Return the rows of each chart of a run, and add notes on rows that are left out or older than the run."""
+    """Return the rows of each chart of a run; add notes on rows that are left out or older than the run."""
     name = run["name"]
     curves = [_point(line, "tokens", "seconds", "loss") for line in lines]
     rates = [_point(line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)]
     strengths = [_point(line, _STRENGTH) for line in lines if line.get(_STRENGTH) is not None]
     kept, spaced = run_records.thin(curves, "loss", points), run_records.evenly(rates, points)
     if len(kept) < len(curves):
-        said = f"{len(kept):,} of {len(curves):,} logged steps are drawn, with the extremes of every interval."
+        said = f"{len(kept):,} of {len(curves):,} logged steps are drawn, including the extremes of every interval."
         _note(notes, "curves", name, said)
     if len(spaced) < len(rates):
         said = f"{len(spaced):,} of {len(rates):,} logged mask rates are drawn, evenly spaced"
         _note(notes, "curriculum", name, f"{said}; the histogram uses all of them.")
     along = run_records.curve(run["evaluated"])
     if along and (fewer := along[-1]["sequences"]) < (whole := run["evaluated"][-1]["sequences"]):
-        said = f"the curve was measured on {fewer:,} of the {whole:,} sequences of the final evaluation."
+        said = f"the curve uses {fewer:,} of the {whole:,} sequences of the final evaluation."
         _note(notes, "curves", name, said)
     quality, policies = run["quality"], run.pop("policies")
     of = {"text": run["text"], "importance": quality, "uncertainty": run["replay"], "replay": run["replay"]}
@@ -151,7 +151,7 @@ def compared(folders: Sequence[RunFolder]) -> Table | None:
 
 def short_names(runs: Sequence[Path]) -> list[str]:
     """Return the shortest distinct ends of the paths; raise `UserError` if a path occurs twice."""
-    # A name may have bytes that are not UTF-8, which a page cannot have.
+    # A name may contain bytes that are not UTF-8, which a page cannot contain.
     paths = [Path(str(path.resolve()).encode(errors="backslashreplace").decode()) for path in runs]
     if len(set(paths)) < len(paths):
         twice = next(path for i, path in enumerate(runs) if paths[i] in paths[:i])
@@ -164,7 +164,7 @@ def short_names(runs: Sequence[Path]) -> list[str]:
 def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -> Table:
     """Return the data of one run."""
     last, evaluations, newest = lines[-1] if lines else {}, list(store.tables(folder)), 0
-    with suppress(UserError):  # it has no model yet
+    with suppress(UserError):  # the run has no model yet
         newest = folder.newest()
     with whole(folder):
         objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
@@ -172,7 +172,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         source = {section: dict(table.get(section, {})) for section in ("corpus", "tokenizer", "data")}
     of = evaluated[-1]["step"] if evaluated else last.get("step")
     environment, backbone = run_records.environment(folder), table.get("backbone")
-    # Whether counts of neighbouring tokens are in the network when it begins.
+    # Whether the network includes an n-gram prior from the beginning.
     counted = table.get("init_from") is None and isinstance(backbone, dict) and bool(backbone.get("ngram_prior"))
     return {
         "name": name,
@@ -205,7 +205,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
 
 
 def _sampler(table: Table) -> str:
-    """Return a description of the sampler of samples.txt, or an empty string."""
+    """Return a description of the sampler that generated samples.txt, or an empty string."""
     with suppress(KeyError, TypeError, AttributeError):
         chosen = settings(table["sampler"])
         return f"{table['sampler']['use']}{f' ({chosen})' * bool(chosen)}, seed {table['seed']}"
@@ -217,7 +217,7 @@ def _point(line: Table, *keys: str) -> Table:
 
 
 def _spread(lines: list[Table]) -> list[Table]:
-    """Return the distribution of sampled mask rates (of rows or blocks, all recorded steps) over bins of [0, 1]."""
+    """Return the distribution over bins of [0, 1] of the mask rates that all recorded steps sampled."""
     counts = [counts for line in lines if (counts := run_records.counts(line.get("mask_rates")))]
     sums = [sum(each) for each in zip(*(each for each in counts if len(each) == len(counts[0])), strict=True)]
     total, bins = sum(sums), len(sums)
@@ -229,7 +229,7 @@ def _stages(lines: list[Table]) -> list[Table]:
     stages: list[Table] = []
     for line in lines:
         stage = line.get("stage")
-        if not isinstance(stage, str) or stage in ("none", "train"):  # of no curriculum, and of an objective without
+        if not isinstance(stage, str) or stage in ("none", "train"):  # no curriculum, or an objective without one
             continue
         if not stages or stages[-1]["stage"] != stage:
             stages.append({"stage": stage, "from": stages[-1]["to"] if stages else 0})
@@ -264,14 +264,14 @@ def _metrics(evaluated: list[Table]) -> Iterator[Table]:
 
 
 def _reliability(evaluated: list[Table]) -> Iterator[Table]:
-    """Yield the bins of an evaluation's reliability diagrams, by confidence."""
+    """Yield the confidence bins of an evaluation's reliability diagrams."""
     for table in evaluated:
         for name, metric in table["metrics"].items():
             yield from ({"of": words(name), **each} for each in metric["diagram"] or ())
 
 
 def _frontier(policy: Table) -> Table:
-    """Return the policy bound and the NFE of a sampler, from `atat bench samplers`."""
+    """Return the policy bound and the NFE of a sampler as recorded by `atat bench samplers`."""
     value, error = policy["value"], policy.pop("stderr")
     said = {"said": uncertain(value, error), "settings": settings(policy["settings"])}
     return policy | _ends(value, error) | said
@@ -300,10 +300,10 @@ def _short(count: float) -> str:
 
 
 def _experiment(names: list[str], resolved: list[Table]) -> Table:
-    """Return the keys of the experiment that differ between the runs, followed by those that differ from the base."""
+    """Return the experiment's keys that differ between the runs, followed by those that differ from the base."""
     from atat_zoo.experiment.experiment_file import load
 
-    # With its size: here a run may have the name of the base.
+    # With its size, because a run may have the same name as the base.
     base = load(f"cpu/{BASE}", [f"name={BASE}"]).to_table()
     as_json = partial(json.dumps, ensure_ascii=False, default=str)
     tables = [
@@ -318,7 +318,7 @@ def _experiment(names: list[str], resolved: list[Table]) -> Table:
 
 
 def _size(data: Any) -> int:
-    """Return the size of the data on the page in bytes, where some characters are escaped as six."""
+    """Return the size of the data on the page in bytes; some characters are escaped as six bytes."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode("utf-8", "replace")) + 5 * sum(map(text.count, "<>&\u2028\u2029"))
 
@@ -328,7 +328,7 @@ def _figures(data: Table) -> bool:
     run = next((run for run in reversed(data["runs"]) if run["figures"]), None)
     if run:
         run["figures"] = []
-        _note(data["notes"], "importance", run["name"], "figures left out to keep the page small.")
+        _note(data["notes"], "importance", run["name"], "figures are left out to keep the page small.")
     return run is not None
 
 
@@ -349,7 +349,7 @@ def _texts(data: Table) -> bool:
         if over > 0:
             over -= size
             data["runs"][i][key] = None
-            said = "left out to keep the page small; write a report of this run only."
+            said = "left out to keep the page small; write a report on only this run to see it."
             _note(data["notes"], key, data["runs"][i]["name"], said)
     return False
 
@@ -373,7 +373,7 @@ def _rows(data: Table) -> bool:
     return len(rows) > 200
 
 
-# Tasks: a table for each, with a column for each run
+# Tasks: one table per task, with a column for each run
 
 
 def last_tasks(evaluations: Iterable[Mapping[str, Any]]) -> Results:
@@ -385,7 +385,7 @@ def last_tasks(evaluations: Iterable[Mapping[str, Any]]) -> Results:
 
 
 def task_tables(by_run: Mapping[str, Results]) -> list[Table]:
-    """Return a table per task and seed, with the scores, standard errors and notes of the runs."""
+    """Return a table per task and seed with the scores, standard errors and notes of the runs."""
     both = sorted(dict.fromkeys(each for results in by_run.values() for each in results))
     return [
         _task_table(task, seed, {run: of[task, seed] for run, of in by_run.items() if (task, seed) in of}, by_run)
@@ -405,25 +405,25 @@ def _task_table(task: str, seed: int, results: Mapping[str, TaskResult], runs: I
         ours = [uncertain(of[run].value, of[run].stderr) if run in of else NONE for run in runs]
         rows.append([name, one.quantity, items, *ours, *theirs])
     steps = dict.fromkeys(result.step for result in results.values())
-    at = [f"step {step:,} of {joined([run for run, each in results.items() if each.step == step])}" for step in steps]
+    at = [f"step {step:,} from {joined([run for run, each in results.items() if each.step == step])}" for step in steps]
     said = [
         f"Seed {seed}, {joined(at)}; ± one standard error over items.",
         *notes_of({run: [each] for run, each in results.items()}),
     ]
     if len(results) > 1:
-        said.append("`atat compare RUN RUN --task` computes paired differences with intervals.")
+        said.append("`atat compare RUN RUN --task` computes paired differences with confidence intervals.")
     columns = ["score", "quantity", "items", *runs, *(f"{name}, published" for name in published)]
     return written.Table(title=task, said=said, columns=columns, rows=rows).to_json()
 
 
-# The commands that make the runs of a page, and the page, again
+# The commands that reproduce the runs of a page and the page itself
 
 
 def command(environment: dict[str, Any]) -> str | None:
     """Return the recorded command that started a run, quoted for a shell, or None."""
     try:
         program, *words = map(str, environment["command"])
-        if program.endswith("atat_zoo/train.py"):  # of the launcher, which started a process for each rank
+        if program.endswith("atat_zoo/train.py"):  # started by the launcher, which starts a process for each rank
             return shlex.join(["composer", "-n", str(environment["computes"]["ranks"]), "-m", "atat_zoo.train", *words])
         return shlex.join(["atat", *words])
     except (ValueError, KeyError, TypeError):
@@ -433,10 +433,10 @@ def command(environment: dict[str, Any]) -> str | None:
 def commands(
     runs: Sequence[Path], trained: Sequence[str | None], frontier: bool, *, out: Path | None, figures: Path | None
 ) -> list[str]:
-    """Return the commands that reproduce the page, to run from one folder: that of the training, if the runs share it.
+    """Return the commands that reproduce the page, to run from the folder of the training runs if they share one.
 
-    Runs are written as the caller passed them, or as full paths if they were trained elsewhere. `trained` has the
-    training command of each run (see `command`); `frontier` tells whether the runs record policy bounds of samplers.
+    Runs are written as the caller passed them, or as full paths if they were trained elsewhere. `trained` lists the
+    training command of each run (see `command`); `frontier` is whether the runs record policy bounds of samplers.
     """
     here = all(_makes(one, run) for one, run in zip(trained, runs, strict=True) if one)
 
@@ -456,7 +456,7 @@ def commands(
 
 
 def _makes(command: str, run: Path) -> bool:
-    """Return whether a command of `atat train` in the working directory writes to this run folder."""
+    """Return whether an `atat train` command in the working directory writes to this run folder."""
     words = [word.removeprefix("--out=") for word in shlex.split(command)]
     named = words if "--out" in command else [f"runs/{run.resolve().name}"]
     return any(os.path.abspath(each) == os.path.abspath(run) for each in named)

@@ -1,8 +1,8 @@
-"""Results that a report shows and training does not record, computed once and saved in the run folder. No torch.
+"""Results that a report shows but training does not record, computed once and saved in the run folder. No torch.
 
-`report/text.json` and `report/replay.json`, declared in `run_records`, have the step of their model. Those of an older
-step are shown with their step until they are computed again. The quality of importance and the frontier (policy bound
-against NFE) are saved like other evaluations.
+`report/text.json` and `report/replay.json`, declared in `run_records`, contain the step of their model. Results from an
+older step are shown with that step until they are computed again. The quality of importance and the frontier (policy
+bound against NFE) are saved like other evaluations.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Progress = Callable[[str, int, int], None]
 
 TEXT, REPLAY, IMPORTANCE, FRONTIER = "text", "replay", "importance", "frontier"
 TEXTS = 6  # held-out texts
-REPLAYS, LONGEST = 3, 128  # texts of a replay, and their tokens at most
-# Beside the run's own sampler: the first that fits the model and is another one.
+REPLAYS, LONGEST = 3, 128  # number of texts in a replay, and their maximum number of tokens
+# Shown next to the run's own sampler: the first of these that fits the model and differs from it.
 OTHERS = ("ancestral", "entropy_bounded", "left_to_right")
 IMPORTANCE_SEQUENCES = 192
 FRONTIER_STEPS, FRONTIER_TEXTS, FRONTIER_SEQUENCES = (8, 16, 32), 2, 32
@@ -45,11 +45,11 @@ FRONTIER_STEPS, FRONTIER_TEXTS, FRONTIER_SEQUENCES = (8, 16, 32), 2, 32
 def compute(
     run: str | Path, *, frontier: bool = False, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, float]:
-    """Compute the results that a report on a run lacks, save them in the run folder, and return seconds by name.
+    """Compute the results that a report on a run lacks, save them in the run folder, and return the seconds by name.
 
     An unfinished run is evaluated with its newest model. `frontier` adds the policy bound of every named sampler, which
-    takes longest. `progress` is called with a name and the completed and total amount. If something cannot be computed,
-    for example without a model, the function warns and continues. Raises UserError if the run does not exist.
+    takes the longest. `progress` is called with a name and the completed and total amount. If something cannot be
+    computed, for example without a model, the function warns and continues. Raises UserError if the run does not exist.
     """
     folder = RunFolder(Path(run))
     folder.table()
@@ -62,7 +62,7 @@ def compute(
 
         model, seconds = Model.from_run(run, device, step), dict[str, float]()
     except UserError as error:
-        warnings.warn(f"nothing is computed for the report: {error}", UnsavedNote, stacklevel=2)
+        warnings.warn(f"no results were computed for the report: {error}", UnsavedNote, stacklevel=2)
         return {}
     computed: dict[str, Callable[..., object]] = {
         TEXT: _record_text,
@@ -82,16 +82,16 @@ def compute(
 
 
 def missing(run: str | Path) -> list[str]:
-    """Return the results that `compute` would compute: text, replay, importance or frontier of the newest model.
+    """Return which results `compute` would compute for the newest model: text, replay, importance or frontier.
 
-    A damaged file counts as missing, with a warning.
+    A damaged file is treated as missing, with a warning.
     """
     folder = RunFolder(Path(run))
     return _missing(folder, folder.newest(), whole=False)
 
 
 def _missing(folder: RunFolder, step: int, whole: bool) -> list[str]:
-    """Return the missing results; a frontier needs one sampler, or with `whole` every named sampler that fits."""
+    """Return the missing results; a frontier needs one sampler or, with `whole`, every named sampler that fits."""
     experiment, evaluations = from_table(folder.table(), where=str(folder.resolved)), list(store.tables(folder))
     found = {name: run_records.kept(folder, name) for name in (TEXT, REPLAY)}
     if weighs_tokens(experiment):
@@ -110,7 +110,7 @@ def _benchmarked(table: dict[str, Any]) -> set[str]:
 
 
 def _record_text(model: Model, run: str | Path, progress: Progress | None) -> None:
-    """Write report/text.json: the importance and the loss of each token in texts of the experiment's split."""
+    """Write report/text.json: the importance and the loss of each token in texts from the experiment's split."""
     from atat_zoo.evaluation.held_out_text import held_out_text
     from atat_zoo.reports.text_views import text_table
 
@@ -132,7 +132,7 @@ def record_replay(
 ) -> None:
     """Write report/replay.json: the decoding steps of `number` texts for each sampler, from the same seed.
 
-    `samplers` default to the experiment's sampler and a published one, and `seed` to the experiment's.
+    `samplers` defaults to the experiment's sampler and a published one, and `seed` to the experiment's seed.
     """
     from atat_zoo.reports.text_views import replay_table
 
@@ -152,7 +152,7 @@ def record_replay(
 
 
 def side_by_side(experiment: Experiment) -> list[Sampler]:
-    """Return the experiment's sampler, and a published sampler of another name if one fits."""
+    """Return the experiment's sampler, and a published sampler with a different name if one fits."""
     own, zoo = experiment.parts["sampler"], Zoo.load()
     others = [zoo.spec("sampler", name) for name in OTHERS if name != own.name]
     return [own, *[other for other in others if not conflicts_with(experiment, {"sampler": other})][:1]]

@@ -1,6 +1,6 @@
-"""Listing of runs from their folders: progress, bounds, and the differences between two runs.
+"""Listing of runs from their folders: progress, bounds, and differences between two runs.
 
-Imports no torch and builds no component, so runs of other versions or with missing plugins are listed too.
+Imports no torch and builds no component, so runs from other versions or with missing plugins are also listed.
 """
 
 import time
@@ -20,17 +20,17 @@ from atat_zoo.reports.run_records import conditions, evaluated, of_training
 from atat_zoo.system.errors import UserError
 
 TRAINING, STOPPED, FINISHED, IMPORTED, DAMAGED = STATES = ("training", "stopped", "finished", "imported", "damaged")
-_DEEPEST = 4  # folders between the one that is searched and a run
+_DEEPEST = 4  # maximum number of folders between the searched folder and a run
 
 
 @attrs.frozen(kw_only=True)
 class RecordedBound:
     """A recorded bound of an evaluation."""
 
-    quantity: str  # what its exponential is called
+    quantity: str  # name of the bound's exponential
     value: float
     stderr: float | None  # one standard error over sequences
-    step: int  # optimizer steps of the weights
+    step: int  # optimizer steps after which the weights were evaluated
 
 
 @attrs.frozen(kw_only=True)
@@ -38,14 +38,14 @@ class ListedRun:
     """The summary of a run folder."""
 
     path: Path
-    name: str  # its path from the folder that was searched
+    name: str  # path relative to the searched folder
     state: str  # one of STATES
     objective: str | None = None
-    step: int | None = None  # the last that is recorded
-    steps: int | None = None  # of the whole training; None for a model that was imported
-    bound: RecordedBound | None = None  # the last that the training itself recorded
-    age: float  # seconds since the training recorded something
-    problem: str = ""  # a sentence about what is damaged
+    step: int | None = None  # last recorded step
+    steps: int | None = None  # steps of the complete training run; None for an imported model
+    bound: RecordedBound | None = None  # last bound that training itself recorded
+    age: float  # seconds since training last recorded something
+    problem: str = ""  # a sentence about damaged files
 
     def to_table(self) -> dict[str, Any]:
         """Return the summary as a JSON object."""
@@ -53,13 +53,13 @@ class ListedRun:
 
 
 def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """Yield the run folders in a folder, or the folder itself, by name, without hidden and nested folders."""
+    """Yield the run folders in a folder, or the folder itself, sorted by name, without hidden and nested folders."""
     if RunFolder(folder).exists:
         yield folder
     elif deepest:
-        with suppress(OSError):  # no permission, or gone by now
+        with suppress(OSError):  # no permission, or already deleted
             for inner in sorted(folder.iterdir()):
-                # A link may lead round in a circle: it is followed to a run only.
+                # Links may be circular, so a link is followed only if it leads to a run.
                 if not inner.name.startswith(".") and inner.is_dir():
                     with suppress(UserError):
                         yield from find(inner, 0 if inner.is_symlink() else deepest - 1)
@@ -70,7 +70,7 @@ def glance(path: Path, name: str) -> ListedRun:
     run = RunFolder(path)
     last = run.last_metrics()
     began = max(_changed(path) for path in (run.resolved, run.metrics))
-    # Whose lock is held is being trained, and what has a final model is finished.
+    # A run whose lock is held is being trained, and a run with a final model is finished.
     whole_state = IMPORTED if run.imported() else FINISHED
     state = TRAINING if run.in_use else whole_state if (run.model / DESCRIPTION).is_file() else STOPPED
     seen = ListedRun(path=path, name=name, state=state, step=last.get("step", 0), age=max(0, time.time() - began))
@@ -87,12 +87,12 @@ def glance(path: Path, name: str) -> ListedRun:
 
 @contextmanager
 def whole(run: RunFolder) -> Iterator[None]:
-    """Raise `UserError` inside this context if a run's experiment lacks a key that is read."""
+    """Raise `UserError` if code inside this context reads a key that a run's experiment lacks."""
     try:
         yield
     except (KeyError, TypeError, ValueError, OverflowError):  # OverflowError: infinitely many steps
         problem = f"{run.resolved} is an incomplete experiment"
-        raise UserError(f"{problem}; copy the run again, or train again") from None
+        raise UserError(f"{problem}; copy the run again, or train it again") from None
 
 
 def _changed(path: Path) -> float:
@@ -121,15 +121,15 @@ def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:
 
 
 def environment(run: RunFolder) -> dict[str, Any]:
-    """Return the recorded environment without the command; empty if it cannot be read."""
+    """Return the recorded environment without the command, or an empty table if it cannot be read."""
     return {key: value for key, value in run_records.environment(run).items() if key not in ("command", "seed")}
 
 
 def side_by_side(runs: Sequence[RunFolder]) -> list[tuple[dict[str, Any], list[RecordedBound]]]:
-    """Return the texts and masks on which all runs were evaluated, with the last bound of each run."""
+    """Return the texts and masks on which all runs were evaluated, each with the last bounds of every run."""
     last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = []
     for run in runs:
-        tables = evaluated(store.tables(run))  # a later step takes the place of an earlier one
+        tables = evaluated(store.tables(run))  # a later step replaces an earlier one
         last.append({(name, *conditions(table)): (table, b) for table in tables for name, b in bounds(table).items()})
     shown = ("split", "sequences", "draws", "seed", "method")
     return [

@@ -1,4 +1,4 @@
-"""The records of a run folder, validated against their declarations; a damaged file counts as missing. No torch."""
+"""The records of a run folder, validated against their declarations; a damaged file is treated as missing. No torch."""
 
 import base64
 import json
@@ -15,19 +15,19 @@ from atat_zoo.experiment.runs.model_files import WEIGHTS, described
 from atat_zoo.system.errors import OmissionNote, UserError, clip
 from atat_zoo.system.parsing import from_json, read
 
-FORMAT = 1  # of the files in report/
+FORMAT = 1  # format of the files in report/
 Table = dict[str, Any]
-# Points of a curve: more are not seen.
+# Maximum number of points per curve; more would not be visible.
 POINTS = 800
 _LONGEST = 20_000  # characters of samples.txt on the page
 
 
-# Values: each function returns what a page may have of a value, or raises a TypeError where that is nothing.
+# Values: each function returns the form of a value that a page may contain, or raises a TypeError if there is none.
 
 
 def figure(value: Any) -> float | None:
     """Return a finite number, or None for anything else."""
-    with suppress(OverflowError):  # an integer that is no float
+    with suppress(OverflowError):  # an integer that is too large for a float
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return value
     return None
@@ -80,12 +80,12 @@ def _or_none(declared: Any) -> Callable[[Any], Any]:
     return lambda value: None if value is None else record(declared, value)
 
 
-# Records: a dict declares the keys of a table, a list of one the elements of a list, a tuple those of a list of that
-# length, and a function is of a value. Other keys are left out.
+# Records: a dict declares the keys of a table, a one-element list the elements of a list, a tuple a list of that
+# length, and a function a value. Other keys are left out.
 
 
 def record(declared: Any, value: Any, at: str = "") -> Any:
-    """Return the declared fields of a JSON value; raise `TypeError` that names the missing or invalid key."""
+    """Return the declared fields of a JSON value; raise a `TypeError` that names the missing or invalid key."""
     if isinstance(declared, dict) and isinstance(value, dict):
         if absent := [key for key in declared if key not in value]:
             raise TypeError(f"{at}{absent[0]} is missing")
@@ -103,16 +103,16 @@ def record(declared: Any, value: Any, at: str = "") -> Any:
 _TOKENS = {
     "tokens": [_string],
     "maskable": [bool],
-    "surprisal": _or_none([_rounded(2)]),  # nats, by the counts of the training text
+    "surprisal": _or_none([_rounded(2)]),  # nats, from the token counts of the training text
     # R lists over the tokens, null for a token that is never hidden: importance in [0, 1], loss in nats
     "importance": _or_none([[_rounded(3)]]),
     "loss": _or_none([[_rounded(3)]]),
 }
 _TEXT = {  # report/text.json, beside its format
     **{"step": _count, "split": _string, "seed": _count},
-    "draws": _count,  # times that each token is hidden at each rate
+    "draws": _count,  # number of times that each token is hidden at each rate
     "rates": [_number],  # mask rates, R of them; none for a model whose likelihood is exact, and then R is 1 above
-    "estimator": _or_none(_string),  # its name; null where no importance tells tokens apart
+    "estimator": _or_none(_string),  # its name, or null if all tokens have the same importance
     "importance_depends_on_rate": bool,
     "texts": [_TOKENS],
 }
@@ -120,12 +120,12 @@ _FRAME = {
     "evaluation": _count,  # network evaluations so far
     "filled": [(_count, _string)],  # position and token
     "hidden": [_count],  # positions masked again after that
-    # position of each mask before it whose token the model can predict, and the entropy of the prediction
+    # position of each mask before the frame whose token the model can predict, and the prediction's entropy
     "open": [(_count, lambda value: round(_number(value), 4))],
 }
 _SAMPLER = {
     **{"name": _string, "settings": _finite},
-    "evaluations": [_count],  # of each text
+    "evaluations": [_count],  # number for each text
     "texts": [{"start": [_or_none(_string)], "frames": [_FRAME]}],  # the given tokens, null for a mask
 }
 _REPLAY = {  # report/replay.json, beside its format; the uncertainty is "entropy" in "nats"
@@ -133,7 +133,7 @@ _REPLAY = {  # report/replay.json, beside its format; the uncertainty is "entrop
     "samplers": [_SAMPLER],
 }
 # report/compare.json: what `atat compare --json` prints, with the `model_sum` of each run, beside its format. Of the
-# bounds of a run the first counts.
+# bounds of a run, only the first is used.
 _DIFFERENCE = {"difference": _or_none(dict.fromkeys(("percent", "percent_low", "percent_high"), figure))}
 _COMPARED = {
     "models": [_string],
@@ -167,8 +167,8 @@ _POLICY = {
 _FIGURES = {  # of report/importance/: SVG, with the step that each is of
     "classes": "Importance by word class.",
     "frequency": "Importance by token frequency in the training text.",
-    "checkpoints": "Importance over the checkpoints, and its rank correlation with the loss and the final importance.",
-    "agreement": "Rank correlation of the importance of two runs on the same tokens.",
+    "checkpoints": "Importance across checkpoints, and its rank correlation with the loss and the final importance.",
+    "agreement": "Rank correlation between the importance estimates of two runs on the same tokens.",
     "evaluations": "Distribution of NFE over texts.",
 }
 _STEP = re.compile(rb"<desc>step (\d{1,15})</desc>")
@@ -179,7 +179,7 @@ _KEPT = {"text": _TEXT, "replay": _REPLAY, "compare": _COMPARED}
 
 
 def kept(run: RunFolder, name: str) -> Table | None:
-    """Return the text, replay or comparison in report/, or None; warn if the file is damaged."""
+    """Return the text, replay or comparison from report/, or None; warn if the file is damaged."""
     path = run.report / f"{name}.json"
     try:
         table = from_json(read(path))
@@ -193,32 +193,32 @@ def kept(run: RunFolder, name: str) -> Table | None:
     except (TypeError, KeyError) as error:
         problem = f"is damaged: {clip(error)}"
     problem = f"{clip(path)} {problem}; it is ignored"
-    warnings.warn(f"{problem}; run `atat report --compute` to record it again", OmissionNote, stacklevel=1)
+    warnings.warn(f"{problem}; run `atat report --compute` to compute it again", OmissionNote, stacklevel=1)
     return None
 
 
 def _whole(table: Table) -> Table:
-    """Return a record of report/, after a check of the lengths of its lists and of its positions."""
+    """Return a record from report/ after checking its positions and the lengths of its lists."""
     for text in table.get("texts", ()):
         grids = [grid for grid in (text["importance"], text["loss"]) if grid is not None]
         rows = [row for grid in ([text["maskable"], text["surprisal"]], *grids) for row in grid if row is not None]
         if {*map(len, grids)} - {len(table["rates"]) or 1} or {*map(len, rows)} - {len(text["tokens"])}:
-            raise TypeError("the lists of a text differ in length from its tokens")
+            raise TypeError("the lists of a text are not as long as its tokens")
     for sampler in table.get("samplers", ()):
         if len(sampler["evaluations"]) != len(sampler["texts"]):
-            raise TypeError("a sampler has other numbers of evaluations and texts")
+            raise TypeError("a sampler has different numbers of evaluations and texts")
         for text in sampler["texts"]:
             for frame in text["frames"]:
                 positions = [*frame["hidden"], *(position for position, _ in frame["filled"] + frame["open"])]
                 if max(positions, default=-1) >= len(text["start"]):
-                    raise TypeError("a frame has positions after the end of its text")
+                    raise TypeError("a frame has positions beyond the end of its text")
     if len(table.get("models", ())) != len(table.get("runs", ())):
         raise TypeError("the numbers of models and runs differ")
     return table
 
 
 def figures(run: RunFolder) -> list[Table]:
-    """Return the figures of `atat importance-figures` in report/importance/ that the page does not draw."""
+    """Return the figures from `atat importance-figures` in report/importance/ that the page does not draw itself."""
     found = []
     for name, said in _FIGURES.items():
         with suppress(OSError):
@@ -255,7 +255,7 @@ def model_sum(run: RunFolder) -> str | None:
 
 
 def evaluated(tables: Iterable[Table]) -> list[Table]:
-    """Return the likelihood bounds on the experiment's text by training step, with None for what cannot be read."""
+    """Return the likelihood bounds on the experiment's text by training step, with None for unreadable values."""
     found = []
     for table in tables:
         if isinstance(table.get("bounds"), dict) and not table.get("corpus"):
@@ -276,7 +276,7 @@ def evaluated(tables: Iterable[Table]) -> list[Table]:
 
 
 def _metrics(table: Any) -> Table:
-    """Return the metrics of an evaluation by title, with the bins of a reliability diagram if available."""
+    """Return a dict from title to metric of an evaluation, with the bins of a reliability diagram if available."""
     found = {}
     for title, metric in table.items() if isinstance(table, dict) else ():
         with suppress(KeyError, TypeError):
@@ -293,14 +293,15 @@ def _metrics(table: Any) -> Table:
 def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> list[Table]:
     """Return the evaluations that training recorded; the last one is the run's main result.
 
-    Other evaluations have another split or other masks. Raises KeyError or TypeError for an incomplete experiment.
+    Other evaluations use a different split or different masks. Raises KeyError or TypeError for an incomplete
+    experiment.
     """
     spec = experiment["evaluation"]
     own = {"split": spec["split"], "seed": experiment["seed"]}
     drawn = {"draws": spec["mask_samples"], "method": spec["bound"]["use"]}
     found = []
-    for table in evaluations:  # with more sequences later
-        same = own | (drawn if table["draws"] else {})  # nothing is drawn for a likelihood
+    for table in evaluations:  # a later one may have more sequences
+        same = own | (drawn if table["draws"] else {})  # an exact likelihood draws no masks
         fits = table["sequences"] <= (spec["sequences"] or table["sequences"])
         if fits and all(table[key] == value for key, value in same.items()):
             found.append(table)
@@ -308,13 +309,13 @@ def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> 
 
 
 def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list[Table]:
-    """Return the evaluations of `of_training`, or without any, those under the conditions of the last evaluation."""
+    """Return the evaluations of `of_training` or, if there are none, those under the last evaluation's conditions."""
     alike = [table for table in evaluations if conditions(table) == conditions(evaluations[-1])]
     return of_training(evaluations, experiment) or alike
 
 
 def curve(evaluations: Sequence[Table]) -> list[Table]:
-    """Return one evaluation per step, all on the same text: that of most steps, or else the largest."""
+    """Return one evaluation per step, all on the same text: the text with the most steps, or else the largest."""
     alike: dict[tuple[Any, ...], dict[int, Table]] = {}
     for table in evaluations:
         alike.setdefault(conditions(table), {})[table["step"]] = table
@@ -323,13 +324,13 @@ def curve(evaluations: Sequence[Table]) -> list[Table]:
 
 
 def conditions(table: Table) -> tuple[Any, ...]:
-    """Return the conditions of an evaluation: text, masks and bound estimator."""
-    # As many tokens may be of another text; hardly as many bytes and words, too.
+    """Return the conditions of an evaluation: its text, masks and bound estimator."""
+    # A different text may have the same number of tokens, but hardly the same number of bytes and words.
     return tuple(table[key] for key in ("split", "sequences", "tokens", "bytes", "words", "draws", "seed", "method"))
 
 
 def quality(tables: Iterable[Table]) -> Table | None:
-    """Return the last recorded quality of importance, or None."""
+    """Return the last recorded importance quality, or None."""
     found = []
     for table in tables:
         with suppress(KeyError, TypeError):
@@ -338,7 +339,7 @@ def quality(tables: Iterable[Table]) -> Table | None:
 
 
 def policy_nll(tables: Iterable[Table]) -> list[Table]:
-    """Return the samplers with a policy bound that `atat bench samplers` recorded for its last step."""
+    """Return the samplers for which `atat bench samplers` recorded a policy bound at its last step."""
     found = []
     for table in tables:
         rows = table.get("measured")
@@ -357,7 +358,7 @@ def policy_nll(tables: Iterable[Table]) -> list[Table]:
 
 
 def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
-    """Return at most `points` rows in order: the first, the last, and the extremes of each interval."""
+    """Return at most `points` rows in their order: the first, the last, and the extremes of each interval."""
     if len(rows) <= points:
         return rows
     kept = {0, len(rows) - 1}
@@ -370,12 +371,12 @@ def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
 
 
 def evenly(rows: list[Table], points: int = POINTS) -> list[Table]:
-    """Return at most `points` evenly spaced rows in order, including the first and the last."""
+    """Return at most `points` evenly spaced rows in their order, including the first and the last."""
     return rows if len(rows) <= points else [rows[i * (len(rows) - 1) // (points - 1)] for i in range(points)]
 
 
 def quartiles(replay: Table) -> Iterator[Table]:
-    """Yield the quartiles of the uncertainty at masked positions, by sampler and decoding step."""
+    """Yield the quartiles of the uncertainty at masked positions for each sampler and decoding step."""
     for sampler in replay["samplers"]:
         at: dict[int, list[float]] = {}
         for frame in (frame for text in sampler["texts"] for frame in text["frames"]):

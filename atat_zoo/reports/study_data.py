@@ -1,4 +1,4 @@
-"""The data of a report page from a study's results, the study.json that `atat study` wrote. Imports no torch."""
+"""The data of a report page from a study's results, as written to study.json by `atat study`. Imports no torch."""
 
 import itertools
 import json
@@ -33,14 +33,14 @@ _ENDS = ("percent", "percent_low", "percent_high")
 
 
 def file_of(path: Path) -> Path | None:
-    """Return the JSON file of a study, for this file or for the study's folder; None for other paths."""
+    """Return the JSON file of a study, given this file or the study's folder; None for other paths."""
     if path.suffix == ".json":
         return path
     return path / "study.json" if (path / "study.json").is_file() else None
 
 
 def of_study(path: Path) -> Table:
-    """Return the data of a study's page; raise `UserError` if the file cannot be read, or is not a study's."""
+    """Return the data of a study's page; raise `UserError` if the file is unreadable or not from a study."""
     try:
         report = from_json(read(path))
     except (OSError, ValueError) as error:
@@ -52,11 +52,11 @@ def of_study(path: Path) -> Table:
             raise TypeError
         return data
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        raise UserError(f"{clip(path)} has no results of a study; pass the JSON file that `atat study` wrote") from None
+        raise UserError(f"{clip(path)} contains no study results; pass the JSON file that `atat study` wrote") from None
 
 
 def _texts(data: Table) -> Iterator[Any]:
-    """Yield the texts of the page, which are all str if the results are a study's."""
+    """Yield the texts of the page, all of which are str if the results come from a study."""
     yield from (data["title"], *data["verdict"])
     for block in data["blocks"]:
         yield from itertools.chain(block["columns"], *block["rows"])
@@ -111,7 +111,7 @@ def _verdict(report: Table) -> Iterator[str]:
         yield f"{best['arm']} is {changes[sure.index(best)]}{what}, over {number(len(best['seeds']), 'seed')}."
     elif sure:
         counts = joined(list(map(str, sorted({len(each["seeds"]) for each in sure}))))
-        yield f"No arm is significantly lower{what} than its baseline, over {counts} seeds."
+        yield f"No arm is significantly lower{what} than its baseline over {counts} seeds."
     others = [f"{each['arm']} {change}" for each, change in zip(sure, changes, strict=True) if each is not best]
     if others:
         yield f"The others: {joined(others)}."
@@ -128,7 +128,7 @@ def _explained(report: Table) -> Iterator[str]:
 
 
 def _blocks(report: Table) -> Iterator[Table]:
-    """Yield the tables of the study's Markdown page, with their explanations."""
+    """Yield the tables of the study's Markdown page with their explanations."""
     margins = [] if report.get("nats") else [FROM_MARGINS]
     said = {"Arms": [*_explained(report)], "Differences": [LEGEND, *margins, f"Not worse: {not_worse(report)}"]}
     for table in tables(report):

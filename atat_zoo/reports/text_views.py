@@ -24,8 +24,8 @@ from atat_zoo.registry.spec import unstructure
 Progress = Callable[[int, int], None]
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-DRAWS = 4  # times that each token is hidden at each rate
-SHOWN = 256  # tokens of a text that are recorded; the model reads all
+DRAWS = 4  # number of times that each token is hidden at each rate
+SHOWN = 256  # recorded tokens per text; the model reads all tokens
 DIGITS = 4  # decimals of nats and importance
 ENTROPY_DIGITS = 3
 _CHUNK = 2**24  # log-probabilities at once
@@ -34,14 +34,15 @@ _CHUNK = 2**24  # log-probabilities at once
 def text_table(
     model: Model, tokens: Tensor, maskable: Tensor, counts: Tensor, *, seed: int, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Return the content of report/text.json: the tokens, surprisal, importance and loss of texts.
+    """Return the content of report/text.json: the tokens of texts with their surprisal, importance and loss.
 
-    The loss, and importance that reads z, are averaged over the masks that hide the token (see `masks_of`). Importance
-    that reads x is computed for the rate. A model with an exact likelihood predicts each token from the same tokens for
-    any mask, so it has no `rates`, and one loss per token.
+    The loss, and the importance if it reads z, are averaged over the masks that hide the token (see `masks_of`).
+    Importance that reads x is computed for the rate. A model with an exact likelihood predicts each token from the same
+    tokens for any mask, so it has no `rates` and one loss per token.
 
-    `tokens` is x, int64 [n, L], `maskable` is bool [n, L], and `counts` has the training tokens by id, int64 [V]. The
-    masks are a function of (seed, text, rate). `progress` is called with the completed and total number of rates.
+    `tokens` is x, int64 [n, L], `maskable` is bool [n, L], and `counts` contains training token counts by id, int64
+    [V]. The masks depend only on (seed, text, rate). `progress` is called with the completed and the total number of
+    rates.
     """
     weighs, exact = weighs_tokens(model.experiment), model.experiment.parts["objective"].exact
     device = model.context.device
@@ -80,9 +81,9 @@ def text_table(
 def masks_of(maskable: Tensor, keys: Tensor, rate: float, draws: int) -> Iterator[Tensor]:
     """Yield masks, bool [n, L], of k = max(1, round(rate · maskable tokens)) tokens.
 
-    A draw is a random order of the text, hidden k tokens at a time; the last mask is filled up from the order's
-    beginning. So each mask is uniform, and each token is hidden once or twice per draw. A text that needs fewer masks
-    than another is not masked in the remaining ones. `keys` are the keys of the texts, int64 [n].
+    A draw is a random order of the text, of which k tokens at a time are hidden; the last mask is filled up from the
+    beginning of the order. So each mask is uniform, and each token is hidden once or twice per draw. A text that needs
+    fewer masks than the others is not masked in the remaining ones. `keys` are the keys of the texts, int64 [n].
     """
     n = maskable.sum(1, keepdim=True)
     k = (n * rate).round().long().clamp(min=1)
@@ -97,9 +98,9 @@ def masks_of(maskable: Tensor, keys: Tensor, rate: float, draws: int) -> Iterato
 def measured(
     module: Any, x: Tensor, maskable: Tensor, masks: list[Tensor], weighs: bool, batch_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return each token's mean loss and importance over the masks that hide it, float64 [n, L]; NaN without a mask.
+    """Return each token's mean loss and importance, float64 [n, L], over the masks that hide it; NaN without a mask.
 
-    The masks, bool [n, L] each, have one rate. Batches have `batch_size` rows (default: n).
+    The masks, bool [n, L] each, share one mask rate. Batches have `batch_size` rows (default: n).
     """
     denoiser = module.denoiser()
     losses, importance = torch.zeros(2, *x.shape, dtype=torch.float64, device=x.device)
@@ -121,7 +122,7 @@ def measured(
 
 
 def shown(tokenizer: TokenizerModel, ids: Sequence[int]) -> list[str]:
-    """Return each token as displayed: decoded by itself, with U+FFFD for partial characters; BOS and EOS by name."""
+    """Return each token as displayed: decoded by itself, with U+FFFD for partial characters; BOS and EOS as names."""
     special = {tokenizer.bos: "<bos>", tokenizer.eos: "<eos>"}
     return [special[i] if i in special else tokenizer.decode([i]) for i in ids]
 
@@ -137,9 +138,9 @@ def _numbers(values: Tensor) -> list[float | None]:
 def replay_table(
     text_generator: TextGenerator, sampler: Sampler, *, number: int, length: int, seed: int
 ) -> dict[str, Any]:
-    """Generate texts with a sampler, and return the content of report/replay.json for them.
+    """Generate texts with a sampler, and return their content for report/replay.json.
 
-    The entropies need further forward passes, which are not counted in NFE.
+    The entropies need additional forward passes, which are not counted in NFE.
     """
     trace: list[dict[str, Any]] = []
     made = text_generator.write(sampler, number=number, length=length, seed=seed, observe=trace.append).sample
@@ -163,9 +164,10 @@ def replay_table(
 
 
 def frames_of(trace: Iterable[dict[str, Any]], number: int) -> list[list[dict[str, Any]]]:
-    """Return the frames of each text from a sampler's records, one per decoding step of the text.
+    """Return the frames of each text, one per decoding step of the text, from a sampler's records.
 
-    A frame has `filled`, as [position, id], and then `hidden`, the positions that are masked before the next step.
+    A frame has `filled`, a list of [position, id], and `hidden`, the positions that are masked again before the next
+    step.
     """
     texts: list[list[dict[str, Any]]] = [[] for _ in range(number)]
     for record in trace:
@@ -197,7 +199,7 @@ def entropies(denoiser: Denoiser, z: Tensor) -> list[list[list[float]]]:
     """Return [position, entropy in nats] for the predictions at the masks of each row of z, int64 [F, L].
 
     A block model predicts only the first incomplete block. A model that reads the decoding steps of tokens reads the
-    rows in order, as during generation.
+    rows in order, as it does during generation.
     """
     writing = denoiser.begin_generation(z[:1])
     in_turns = writing is not denoiser and not ((z[:-1] != z[1:]) & (z[:-1] != denoiser.mask_id)).any()

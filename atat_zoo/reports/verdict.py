@@ -16,7 +16,7 @@ _ERROR = "± is one standard error over sequences"
 
 
 def heading(runs: list[Table]) -> str:
-    """Return the title of a page: the name of its run, or the runs that it compares with the first."""
+    """Return the title of a page: the name of its run, or the names of the runs that it compares with the first."""
     names = [run["name"] for run in runs]
     if len(names) == 1:
         return names[0]
@@ -47,7 +47,7 @@ def verdict(runs: list[Table], comparison: Table | None) -> Iterator[str]:
 
 
 def on_what(runs: list[Table]) -> Iterator[str]:
-    """Yield the conditions of the evaluations: text, masks and seed."""
+    """Yield the conditions of the evaluations: their text, masks and seed."""
     measured = [run for run in runs if run["evaluated"]]
     on = {words: joined([run["name"] for run in alike]) for words, alike in _grouped(measured, _on).items()}
     if on:
@@ -66,7 +66,7 @@ def _one(run: Table) -> Iterator[str]:
     corpus = _corpus(run["source"].get("corpus"), "train")
     yield f"{run['name']}: objective {run['objective']}, {steps}{size}{corpus}."
     if last is None:
-        yield f"It has no evaluation on held-out text yet; run `atat eval {run['name']}`."
+        yield f"The run has no evaluation on held-out text yet; run `atat eval {run['name']}`."
     else:
         name, _, said = _first(run)
         against, prior = "", last.get("ngram_prior") or {}
@@ -80,13 +80,11 @@ def _one(run: Table) -> Iterator[str]:
 
 
 def _look(run: Table) -> Iterator[str]:
-    """Yield warnings: an estimator that learned nothing, the change of the bound, or an unfinished run."""
+    """Yield warnings about an estimator that learned nothing, the change of the bound, or an unfinished run."""
     said, last = [], run["evaluated"][-1] if run["evaluated"] else {}
     if by_chance(last.get("importance_spearman"), last.get("importance_chance")):
         rho, chance = last["importance_spearman"], 2 * last["importance_chance"]
-        found = (
-            "the same importance for every token" if rho is None else f"Spearman ρ {rho:.2f}, by chance ±{chance:.2f}"
-        )
+        found = "the same importance for every token" if rho is None else f"Spearman ρ {rho:.2f}, chance ±{chance:.2f}"
         said.append(f"its importance estimator learned nothing ({found})")
     said += _beginning(run)
     if isinstance(run["steps"], int) and run["step"] < run["steps"]:
@@ -96,7 +94,7 @@ def _look(run: Table) -> Iterator[str]:
 
 
 def _beginning(run: Table) -> list[str]:
-    """Return the change of the bound from step 0 to the last step, on the same text."""
+    """Return the change in the bound from step 0 to the last step on the same text."""
     along = curve(run["evaluated"])
     if not along or along[0]["step"] or not along[-1]["step"]:
         return []
@@ -104,7 +102,7 @@ def _beginning(run: Table) -> list[str]:
     fewer = last["sequences"] < run["evaluated"][-1]["sequences"]
     where = f" on {last['sequences']:,} of these sequences" if fewer else ""
     prior = " (n-gram prior only)" * run["counts"]
-    # Of the same sequences and masks: the errors are hardly those of the difference.
+    # Without errors: the sequences and masks are the same, so these are not the errors of the difference.
     values = [own_bound(table).value for table in (began, last)]
     then, now = (uncertain(value, None) for value in values)
     went = "fell" if values[1] < values[0] else "did not fall but changed"
@@ -163,12 +161,12 @@ def _differences(
             yield f"The runs cannot be compared, because they were evaluated on different tokens: {why}."
             return
         if mixed:
-            yield "Their factorisations differ, and some values are bounds: a lower value need not mean a better model."
-        if apart and len(measured) < len(runs):  # whether their text is the same is not known
+            yield "The factorisations differ and some values are bounds, so a lower value need not mean a better model."
+        if apart and len(measured) < len(runs):  # it is unknown whether their text is the same
             return
         why = "their text and masks are the same, so" if same else "on the same text and masks"
         why = f"{why} they are more precise than either number"
-        yield f"Differences with paired intervals are not recorded ({why}): `atat report … --compute` measures them."
+        yield f"Differences with paired intervals are not recorded ({why}); `atat report … --compute` computes them."
         return
     differences = [row["bounds"][0]["difference"] for row in comparison["runs"]]
     changes = [f"{run['name']} {interval(*of.values())}" for run, of in zip(runs, differences, strict=True) if of]
@@ -176,11 +174,11 @@ def _differences(
         yield f"Against {runs[0]['name']}: {joined(changes)}; 95 % confidence intervals, paired by sequence and mask."
         yield "The intervals do not include the variation between training seeds."
     else:
-        yield f"The recorded comparison with {runs[0]['name']} has no differences."
+        yield f"The recorded comparison with {runs[0]['name']} contains no differences."
 
 
 def _apart(runs: list[Table]) -> list[str]:
-    """Return the keys of the corpus and tokenizer that differ between the runs; only `use` if components differ."""
+    """Return the corpus and tokenizer keys that differ between the runs, or only `use` if the components differ."""
     found = []
     for section in dict.fromkeys(section for run in runs for section in run["source"]):
         tables = [run["source"].get(section, {}) for run in runs]
@@ -203,7 +201,7 @@ def table_of_bounds(runs: list[Table]) -> Table:
 
 
 def table_of_metrics(runs: list[Table]) -> Table:
-    """Return a row for each metric of the last evaluations, with the value and error of each run."""
+    """Return a row for each metric from the last evaluations, with the value and error of each run."""
     last = [run["evaluated"][-1]["metrics"] if run["evaluated"] else {} for run in runs]
     said = [{title: uncertain(each["value"], each["stderr"]) for title, each in metrics.items()} for metrics in last]
     titles = dict.fromkeys(title for metrics in said for title in metrics)

@@ -1,6 +1,6 @@
-"""Confidence intervals of a study's values, differences and grid points, by `of_seeds_and_sequences`. No torch.
+"""Confidence intervals of a study's values, differences and grid points, from `of_seeds_and_sequences`.
 
-Recorded results have None for numbers that are not finite.
+Recorded results contain None for numbers that are not finite. Imports no torch.
 """
 
 import statistics
@@ -17,37 +17,37 @@ Table = dict[str, Any]
 # An arm is not worse when the upper end of the interval is at most this many percent.
 NOT_WORSE = 1.0
 LEGEND = (
-    "Intervals are 95 % CI over seeds and sequences; those of one seed are over sequences only, and do not tell "
-    "how far another seed would differ."
+    "Intervals are 95 % CIs over seeds and sequences; for a single seed, they are over sequences only, and do not show "
+    "how much a different seed would change the result."
 )
 FROM_MARGINS = (
-    "The study was evaluated before NLLs per sequence were recorded: each CI is computed from the difference of every "
-    "seed and the bootstrap over sequences of their mean."
+    "The study was evaluated before NLLs per sequence were recorded, so each CI is computed from the difference for "
+    "each seed and from the bootstrap over sequences of their mean."
 )
 
 
 def difference(each: Sequence[Interval], sequences: Interval) -> Table:
-    """Return a difference as a table: per seed, and of the mean with intervals over sequences and over both."""
+    """Return a table of a difference: per seed, and for the mean with intervals over sequences and over both."""
     both = of_seeds_and_sequences([one.value for one in each], sequences)
     found = {"both": both and both.to_table(), "not_worse": both and percent(both.high) <= NOT_WORSE}
     return {"each": [one.to_table() for one in each], "sequences": sequences.to_table()} | found
 
 
 def shown(table: Table) -> Table:
-    """Return the interval that tables show: over seeds and sequences, or over sequences for one seed."""
+    """Return the interval that tables show: over seeds and sequences, or over sequences if there is one seed."""
     found: Table = table["both"] or table["sequences"]
     return found
 
 
 def mark(table: Table) -> str:
-    """Return the remark after an interval over sequences only."""
+    """Return the remark that follows an interval over sequences only."""
     if table["both"] or not table["each"]:
         return ""
     return " (one seed)" if len(table["each"]) == 1 else " (all seeds the same)"
 
 
 def over_sequences(values: Sequence[float], errors: Sequence[float]) -> Interval:
-    """Return the mean over seeds with its interval over sequences, from the standard error of each seed.
+    """Return the mean over seeds with its interval over sequences, computed from the standard error of each seed.
 
     All seeds share the sequences, so the standard error of the mean is at most the mean of their standard errors.
     """
@@ -61,7 +61,7 @@ def over_both(values: Sequence[float], errors: Sequence[float]) -> Interval | No
 
 
 def of_bound(arm: Table) -> Table:
-    """Return the bound of an arm, the exponential of its mean nats per token, with its interval."""
+    """Return the bound of an arm, which is the exponential of its mean nats per token, with its interval."""
     runs = [run["bounds"][run["bound"]] for run in arm["runs"]]
     if any(run["value"] is None for run in runs):
         ends = dict.fromkeys(("value", "low", "high"))
@@ -73,7 +73,7 @@ def of_bound(arm: Table) -> Table:
 
 
 def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
-    """Return the grids with the bounds of their points, from the tables of arms and comparisons."""
+    """Return the grids with the bounds of their points, taken from the tables of arms and comparisons."""
     compared = {(each["arm"], each["against"]): each for each in part["comparisons"]}
 
     def difference_of(arm: str, other: str) -> Table | None:
@@ -96,5 +96,5 @@ def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
 
 
 def alone(trained_with: Sequence[Table]) -> bool:
-    """Return whether a training run had the machine to itself, as far as recorded; only then is its time shown."""
+    """Return whether a training run had the machine to itself according to the record; its time is shown only then."""
     return bool(trained_with) and all(how.get("alone") for how in trained_with)

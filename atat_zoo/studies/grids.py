@@ -1,4 +1,4 @@
-"""The grids of a study: validated arms for the points of axes around an arm. Imports no torch."""
+"""The grids of a study: validated arms for the points on axes around an arm. Imports no torch."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ def tables_of_grids(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _dotted(axes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield axes with dotted keys, because unquoted a.b = [1, 2] is a nested table in TOML."""
+    """Yield axes with dotted keys, because an unquoted a.b = [1, 2] is a nested table in TOML."""
     for key, value in axes.items():
         if isinstance(value, dict):
             yield from _dotted(value, f"{before}{key}.")
@@ -33,17 +33,17 @@ def _dotted(axes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def conflicts(study: Study, grids: Mapping[str, GridSpec]) -> Iterator[str]:
-    """Yield errors for unknown arms of grids, and for keys that an axis and another table both set."""
+    """Yield errors for unknown arms in grids, and for keys that are set both by an axis and by another table."""
     known = list(study.arms)
     for where, grid in grids.items():
         for key, names in (("arm", (grid.arm,)), ("against", grid.against)):
             for name in (name for name in names if name not in known):
                 yield f"{where}.{key}: no arm is named {name!r}{nearest(name, known)} (arms: {', '.join(known)})"
         if grid.arm in study.matched:
-            yield f"{where}.arm: the steps of {grid.arm!r} are measured; choose an arm that sets its own"
+            yield f"{where}.arm: the steps of {grid.arm!r} are measured; choose an arm with fixed steps"
         for axis in grid.axes:
             if axis == "seed":
-                yield f"{where}.axes.seed: the seed is set by seeds; leave it out"
+                yield f"{where}.axes.seed: the key seeds sets the seed; leave this axis out"
             for point, overrides in study.sweep.points.items() if study.sweep else ():
                 if any(_overlap(axis, text.partition("=")[0].strip()) for text in overrides):
                     yield f"sweep.points.{point}: {axis} is an axis of {where}; leave it out of one of them"
@@ -56,7 +56,7 @@ def _overlap(one: str, other: str) -> bool:
 def with_grids(study: Study, specs: Mapping[str, GridSpec]) -> tuple[Study, list[str]]:
     """Return the study with the arms of its grids, and the errors in them.
 
-    A point is an arm `like` the grid's arm. The point with the arm's own values is the arm itself.
+    Each point is an arm `like` the grid's arm, except that the point with the arm's own values is the arm itself.
     """
     problems: list[str] = []
     for where, spec in specs.items():
@@ -73,9 +73,9 @@ def with_grids(study: Study, specs: Mapping[str, GridSpec]) -> tuple[Study, list
 
 
 def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experiment) -> Study:
-    """Return the study with the points of these axes; raise `UserError` for a point that cannot be trained."""
+    """Return the study with the points on these axes; raise `UserError` for a point that cannot be trained."""
     arms, seeds = dict(study.arms), dict(study.seeds)
-    wider = attrs.evolve(study, arms=arms)  # by the points below
+    wider = attrs.evolve(study, arms=arms)  # the points below are added to it
     others = dict(_trained_beside(study, spec))
     points, trained = list[tuple[tuple[Any, ...], str]](), list[Experiment]()
     for values in product(*(spec.axes[key] for key in keys)):
@@ -83,9 +83,11 @@ def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experim
         name = "-".join([spec.arm, *(f"{key}={in_word(value)}" for key, value in set_to.items())])
         overrides = tuple(f"{key}={inline(value)}" for key, value in set_to.items())
         if not WORD.fullmatch(name):
-            raise UserError(f"{clip(repr(name))} is too long for a folder name; write it as an arm with a shorter name")
+            raise UserError(
+                f"{clip(repr(name))} is too long for a folder name; define the point as an arm with a shorter name"
+            )
         if name in arms:
-            raise UserError(f"{name!r} would be two arms; rename one, or leave a value out")
+            raise UserError(f"{name!r} would name two arms; rename one of them, or leave a value out")
         arms[name] = ArmSpec(
             like=spec.arm, overrides=overrides, against=tuple(dict.fromkeys((spec.arm, *spec.against)))
         )
@@ -113,7 +115,7 @@ def _trained_beside(study: Study, spec: GridSpec) -> Iterator[tuple[str, Experim
     """Yield the other arms that share a seed with the points, each with its experiment."""
     seeds, root = {*(spec.seeds or study.seeds[spec.arm])}, study.chain(spec.arm)[0]
     for arm in study.arms:
-        # The steps of one are measured, and a sweep chooses for each that has an experiment.
+        # Skip arms with measured steps, and arms whose point a sweep chooses separately.
         follows = arm in study.matched or (study.sweep and study.chain(arm)[0] != root)
         if arm != spec.arm and not follows and seeds & {*study.seeds[arm]}:
             with suppress(UserError):  # of which all arms are checked
@@ -121,11 +123,11 @@ def _trained_beside(study: Study, spec: GridSpec) -> Iterator[tuple[str, Experim
 
 
 def _nameless(experiment: Experiment) -> Experiment:
-    return attrs.evolve(experiment, name="")  # that of its file, on which nothing depends
+    return attrs.evolve(experiment, name="")  # the file's name, on which nothing depends
 
 
 def in_word(value: Any) -> str:
-    """Return a value as part of a folder name, with unsuitable characters replaced by +."""
+    """Return a value as part of a folder name, in which + replaces unsuitable characters."""
     return re.sub(r"[^\w.=+-]+", "+", re.sub(r"[^\w.=+-]*=[^\w.=+-]*", "=", inline(value))).strip("+")
 
 

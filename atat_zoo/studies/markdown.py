@@ -1,4 +1,4 @@
-"""The results of a study in study.json as tables and as a Markdown page. Imports no torch."""
+"""The results in a study's study.json as tables and as a Markdown page. Imports no torch."""
 
 import json
 import statistics
@@ -26,8 +26,8 @@ from atat_zoo.studies.grids import in_word
 Report = dict[str, Any]
 
 N_GRAM = (
-    f"{PERPLEXITY} of the n-gram model, from counts of adjacent tokens in the training text, under the same masks; in "
-    "brackets, the difference of the arm from it."
+    f"{PERPLEXITY} of the n-gram model, which counts adjacent tokens in the training text, with the same masks; in "
+    "brackets, the arm's difference from it."
 )
 DIFFERENCE = "difference, 95 % CI"
 
@@ -70,8 +70,8 @@ def _lines(report: Report) -> Iterator[str]:
 def not_worse(report: Report) -> str:
     """Return the explanation of *not worse* and of the costs."""
     costs = (
-        "Costs are medians over seeds. Seconds count the optimizer steps; they are left out for trainings that shared "
-        "the machine."
+        "Costs are medians over seeds. Seconds include only optimizer steps, and are left out for training runs that "
+        "shared the machine."
     )
     return f"the upper end of the CI is at most +{report['not_worse_percent']:g} %. {costs}"
 
@@ -90,18 +90,18 @@ def _machines(report: Report) -> Iterator[str]:
     for run in (run for arm in report["arms"].values() for run in arm["runs"]):
         machine, computed, how = run["machine"], run["computed"], run["trained_with"]
         each = "{} at a time, {} each".format
-        trainings = ", ".join(each(number(h["jobs"], "training"), number(h["threads"], "thread")) for h in how)
+        trainings = ", ".join(each(number(h["jobs"], "training run"), number(h["threads"], "thread")) for h in how)
         device = f", on {computed['device']}" if computed.get("device", "cpu") != "cpu" else ""
         hardware = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}{device}"
-        seen.append(f"{hardware}; {trainings or 'by atat train'}")
+        seen.append(f"{hardware}; {trainings or 'with `atat train`'}")
     if different := list(dict.fromkeys(seen)):
         yield f"Trained on {' and on '.join(different)}; torch {report['packages'].get('torch')}."
     if len(different) > 1:
-        yield "**The runs were trained on different set-ups: their seconds and memory are not comparable.**"
+        yield "**The runs were trained on different set-ups, so their seconds and memory are not comparable.**"
 
 
 def factorisation_of(arm: Report) -> str:
-    """Return the factorisation of the perplexity by which an arm is compared."""
+    """Return the factorisation of the perplexity with which an arm is compared."""
     return factorisation(arm["runs"][0]["bound"], exact=arm["method"] == LIKELIHOOD)
 
 
@@ -126,7 +126,7 @@ def tables(part: Report) -> Iterator[Table]:
     yield Table(title="Arms", columns=columns, rows=[[name, *_arm(arm)] for name, arm in part["arms"].items()])
     rows = []
     for each in part["comparisons"]:
-        if "problem" in each:  # what keeps the two apart takes the place of the first cell
+        if "problem" in each:  # the reason why the two cannot be compared replaces the first cell
             cells = [each["problem"], *[NONE] * 5]
         else:
             costs = (each["ratios"][key] for key in ("tokens", "seconds", "peak_memory", "parameters"))
@@ -138,14 +138,14 @@ def tables(part: Report) -> Iterator[Table]:
     metrics = {name: _metrics_of(arm) for name, arm in part["arms"].items()}
     if titles := list(dict.fromkeys(title for each in metrics.values() for title in each)):
         rows = [[name, *(each.get(title, NONE) for title in titles)] for name, each in metrics.items()]
-        said = ["Metrics of the predictions at masked tokens, and of generated texts, by seed:"]
+        said = ["Metrics of predictions at masked tokens and of generated texts, by seed:"]
         yield Table(title="Metrics", said=said, columns=["arm", *map(words, titles)], rows=rows)
     if multipliers := part.get("multipliers"):
         yield _multipliers(multipliers)
 
 
 def with_experiments(table: Table, report: Report) -> Table:
-    """Return the table of the arms, with their experiments as second column."""
+    """Return the table of the arms, with their experiments in the second column."""
     rows = []
     for (name, *cells), arm in zip(table.texts, report["arms"].values(), strict=True):
         overrides = [each for each in arm["overrides"] if not each.startswith("evaluation.")]
@@ -155,7 +155,7 @@ def with_experiments(table: Table, report: Report) -> Table:
 
 
 def _metrics_of(arm: Report) -> dict[str, str]:
-    """Return the cells of an arm's metrics by title, with the value of each seed."""
+    """Return a dict from metric title to the cell of an arm, which has the value of each seed."""
     runs = arm["runs"]
     titles = dict.fromkeys(title for run in runs for title in run.get("metrics", {}))
     return {title: ", ".join(cell(run["metrics"][title]["value"], ".4f") for run in runs) for title in titles}
@@ -170,7 +170,7 @@ def _multipliers(multipliers: Sequence[Report]) -> Table:
         interval = f"{over['value']:.2f} [{over['low']:.2f}, {over['high']:.2f}]" if over else NONE
         rows.append([arm["arm"], ", ".join(values), interval])
     curve = ", ".join(multipliers[0]["curve"])
-    said = [f"The factor by which the baseline needs more training steps to be as good, interpolated between {curve}:"]
+    said = [f"How many times as many training steps the baseline needs to be as good, interpolated between {curve}:"]
     return Table(title="Step multipliers", said=said, columns=["arm", "factor by seed", "mean, 95 % CI"], rows=rows)
 
 
@@ -193,12 +193,12 @@ def _differences(each: Report) -> list[str]:
 
 
 def difference(table: Report) -> str:
-    """Return a difference with its interval as text."""
+    """Return a difference and its interval as text."""
     return change(shown(table)) + mark(table)
 
 
 def _n_gram(runs: Sequence[Report]) -> str:
-    """Return the n-gram model's perplexity, with the mean difference of the runs from it."""
+    """Return the n-gram model's perplexity and the runs' mean difference from this perplexity."""
     counts = [run["ngram_prior"] for run in runs]
     if None in counts:
         return NONE
@@ -211,7 +211,7 @@ def _n_gram(runs: Sequence[Report]) -> str:
 
 
 def further_tables(report: Report) -> Iterator[Table]:
-    """Yield the tables of grids, samplers, gaps and tasks that the study has."""
+    """Yield the study's tables of grids, samplers, gaps and tasks."""
     yield from map(grid_table, report.get("grids", ()))
     yield from map(_samplers, report["samplers"] or ())
     if report.get("gaps"):
@@ -228,7 +228,7 @@ def grid_table(grid: Report) -> Table:
         rows.append([*labels(point["values"]), factorisation(point["bound"]), *value, point_difference(point)])
     return Table(
         title=f"Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}",
-        said=["Geometric mean over seeds, and the difference paired by sequence and mask."],
+        said=["Geometric mean over seeds, and the difference, paired by sequence and mask."],
         columns=[*grid["keys"], "factorisation", f"{PERPLEXITY}, 95 % CI", "seeds", f"difference from {grid['arm']}"],
         rows=rows,
     )
@@ -250,7 +250,9 @@ def _samplers(arm: Report) -> Table:
     seeds = ", ".join(map(str, arm["seeds"]))
     machine = "{cores} cores of {processor}, {of_threads}, {device}".format_map
     on = " and ".join(machine({**each, "of_threads": number(each["threads"], "thread")}) for each in arm["on"])
-    said = f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; differences from the first row; timed on {on}."
+    said = (
+        f"Seeds {seeds}; {arm['sequences']:,} sequences from the half; differences from the first row; timed on {on}."
+    )
     rows = []
     for row, of in zip(arm["samplers"], told_apart([row["sampler"] for row in arm["samplers"]]), strict=True):
         compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 3
@@ -262,7 +264,7 @@ def _samplers(arm: Report) -> Table:
 
 
 def _gaps(report: Report) -> Table:
-    # The rows of the baseline, which the others are compared with, by the marks of the columns.
+    # The rows of the baseline, with which the others are compared, in the order of the column marks.
     theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
     marks = [f"({chr(ord('a') + number)})" for number in range(len(theirs))]
     names = [": ".join(filter(None, (factorisation(row["quantity"]), _by(row)))) for row in theirs]
@@ -283,7 +285,7 @@ def _gaps(report: Report) -> Table:
     said = [
         f"{PERPLEXITY.capitalize()} of a part of a text given the rest, and its difference from {report['baseline']}: "
         f"{'; '.join(map(' '.join, zip(marks, names, strict=True)))}.",
-        f"Two arms are compared on the sequences that both have. {LEGEND}",
+        f"Arms are compared on the sequences that they share. {LEGEND}",
     ]
     headings = [*columns, *(f"difference from {mark}" for mark in marks)]
     return Table(title="Infilling and continuation", said=said, columns=headings, rows=rows)
@@ -295,7 +297,7 @@ def _by(row: Report) -> str:
 
 
 def _values(row: Report, digits: str) -> str:
-    """Return the value of each seed, for random orders with the bracket's lower limit and the effective orders."""
+    """Return the value of each seed; for random orders, also the bracket's lower limit and the effective orders."""
     values = [cell(value, digits) for value in row["values"]]
     if row["quantity"] == POLICY_BOUND and "brackets" not in row:
         return f"{', '.join(values)} (no bracket recorded)"
@@ -333,7 +335,7 @@ def _task_difference(against: Report, exponential: bool) -> str:
     if (table := against["both"] or against["over_items"]) is None:
         return NONE
     found = Interval(**table)
-    if not found.width:  # no score of any item and seed differs: nothing is known of the next one
+    if not found.width:  # all items and seeds have equal scores, which says nothing about further ones
         return f"{NONE} (all the same)"
     return in_words(found, exponential=exponential) + mark(against)
 

@@ -1,7 +1,7 @@
-"""Training runs as processes on this machine, or as jobs on a cluster. Imports no torch before they start.
+"""Training runs as processes on this machine or as jobs on a cluster. Imports no torch before they start.
 
 The process that works on a run holds its claim, `claims/RUN` in the study's folder; training locks the run folder as
-usual. `trainings.jsonl` has a line for each process that ended, and `logs/RUN.txt` the output of the last one.
+usual. `trainings.jsonl` has a line for each process that ended, and `logs/RUN.txt` contains the last one's output.
 """
 
 import json
@@ -26,15 +26,15 @@ from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.interruption import Interruption
 from atat_zoo.system.machine import cores
 
-_PAUSE = 0.1  # seconds between two looks at the processes
-_BESIDE = 0.1  # of a core: what all else may take of a training's time that counts as its own
+_PAUSE = 0.1  # seconds after which the processes are checked again
+_BESIDE = 0.1  # share of a core that other processes may use in a run that is recorded as running alone
 
 
 def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start `atat` with these arguments in its own process group, so that this process forwards Ctrl-C once."""
     with log.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "atat_zoo", *words],  # imports nothing from the working folder
+            [sys.executable, "-P", "-m", "atat_zoo", *words],  # -P: import nothing from the working directory
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -44,7 +44,7 @@ def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subproces
 
 
 def threads_for(jobs: int) -> int:
-    """Return the threads of each training run: OMP_NUM_THREADS if set, else an equal share of the cores."""
+    """Return the number of threads per training run: OMP_NUM_THREADS if set, or else an equal share of the cores."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return int(threads) if threads.isdecimal() and int(threads) else max(1, cores() // jobs)
 
@@ -58,7 +58,7 @@ def gpus() -> list[str]:
 
 
 def spent_by_others() -> float | None:
-    """Return the machine's CPU time in seconds, without ended child processes of this process; None if unknown."""
+    """Return the machine's CPU time in seconds, excluding ended child processes of this process; None if unknown."""
     try:
         ticks = [int(word) for word in parsing.read(Path("/proc/stat")).split(b"\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
@@ -68,7 +68,7 @@ def spent_by_others() -> float | None:
 
 
 class InUse(Exception):
-    """The error that another process holds the lock; its text names the process."""
+    """The error for a lock that another process holds; its text names the process."""
 
 
 def _refuse(owner: str) -> None:
@@ -85,12 +85,12 @@ def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
             stack.enter_context(locks.locked(path, (lambda _: None) if wait else _refuse))
         except OSError as error:
             problem = f"{clip(run.path.parent)} cannot be the folder of a study: {error.strerror}"
-            raise UserError(f"{problem}; set `folder` to another one") from None
+            raise UserError(f"{problem}; set `folder` to a different path") from None
         yield
 
 
 class Stopped(Exception):
-    """The exception that a signal with this number stopped the study; training has saved every run."""
+    """The exception for a signal of this number that stopped the study; training has saved every run."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -104,7 +104,7 @@ class _Training:
     claim: ExitStack
     log: Path
     began: float
-    others: float | None  # CPU seconds of all else until then
+    others: float | None  # CPU seconds of all other processes until the start
     gpu: str | None
 
 
@@ -117,7 +117,7 @@ def _hand_on(number: int, trainings: Sequence[_Training]) -> None:
 
 @attrs.define
 class LocalExecutor:
-    """An executor that trains the runs of a study here, one GPU each, shared if there are fewer than `jobs`."""
+    """An executor that trains a study's runs here, each on one GPU; runs share GPUs if there are fewer than `jobs`."""
 
     folder: Path
     jobs: int
@@ -127,7 +127,7 @@ class LocalExecutor:
     def train(self, runs: Sequence[StudyRun]) -> dict[str, str]:
         """Train each unfinished run once; return the errors of failed runs by name, or raise `Stopped`.
 
-        Runs that another study is training are waited for, and resumed here if that study stops.
+        If another study is training a run, wait for it, and resume the run here if that study stops.
         """
         active: list[_Training] = []
         with Interruption(lambda number, _: _hand_on(number, active)) as stopping:
@@ -145,8 +145,8 @@ class LocalExecutor:
                     if len(active) == self.jobs:
                         break
                     try:
-                        if not run.finished:  # by another study
-                            # The GPU with the fewest trainings, if there is one and the run is not for a CPU.
+                        if not run.finished:  # by a different study
+                            # The GPU with the fewest training runs, if there is one and the run is not for a CPU.
                             there = self.gpus if run.experiment.train.device != "cpu" else ()
                             used = [training.gpu for training in active]
                             active.append(self._start(run, min(there, key=used.count, default=None)))
@@ -160,7 +160,7 @@ class LocalExecutor:
                     active.remove(training)
                     if problem := self._ended(training, stopped=stopping.signal is not None):
                         failed[training.run.name] = problem
-        finally:  # something went wrong here, such as a full disk: no training is left behind
+        finally:  # after an error here, such as a full disk, leave no training process behind
             while active:
                 _hand_on(signal.SIGTERM, active)
                 time.sleep(_PAUSE)
@@ -170,7 +170,7 @@ class LocalExecutor:
     def _start(self, run: StudyRun, gpu: str | None) -> _Training:
         with ExitStack() as stack:
             stack.enter_context(claimed(run))
-            if (run.path / ".lock").is_file():  # a training that nobody waits for: its study was killed, or a person's
+            if (run.path / ".lock").is_file():  # trained without a study, or by one that was killed
                 with locks.locked(run.path / ".lock", _refuse):
                     pass
             if run.finished:
@@ -183,7 +183,7 @@ class LocalExecutor:
             others = spent_by_others()
             process = launch(["train", *words], log, env)
             where = f" on GPU {gpu}" if gpu else ""
-            self.say(f"{run.name}: {'continuing' if begun else 'training'}, {run.experiment.train.steps} steps{where}")
+            self.say(f"{run.name}: {'resuming' if begun else 'training'}, {run.experiment.train.steps} steps{where}")
             return _Training(run, process, stack.pop_all(), log, time.monotonic(), others, gpu)
 
     def _ended(self, training: _Training, *, stopped: bool) -> str:
@@ -192,7 +192,7 @@ class LocalExecutor:
         assert code is not None
         seconds = time.monotonic() - training.began
         others, before = spent_by_others(), training.others
-        # What ended children have spent is not that of others, so with several at a time one is not seen by another.
+        # Time of ended child processes is not counted as others' time, so concurrent runs cannot detect one another.
         spent = None if self.jobs > 1 or others is None or before is None else others - before
         alone = spent is not None and spent <= _BESIDE * seconds
         how = {"jobs": self.jobs, "threads": threads_for(self.jobs), "alone": alone}
@@ -219,11 +219,11 @@ def _problem(code: int, log: Path) -> str:
 
 
 def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
-    """Return the jobs and threads of each training run from trainings.jsonl, and whether the machine was shared."""
+    """Return the jobs and threads of each training run, and whether the machine was shared, from trainings.jsonl."""
     settings: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
         for text in parsing.read(folder / "trainings.jsonl").splitlines():
-            with suppress(ValueError, KeyError, TypeError):  # torn
+            with suppress(ValueError, KeyError, TypeError):  # an incomplete line
                 line = parsing.from_json(text)
                 how = {key: int(line[key]) for key in ("jobs", "threads")} | {"alone": line.get("alone") is True}
                 of_run = settings.setdefault(str(line["run"]), [])
@@ -232,7 +232,7 @@ def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
     return settings
 
 
-# On a cluster: a SLURM job array of the trainings, and a job after them that measures
+# On a cluster: a SLURM job array of the training runs, followed by a job that evaluates them
 
 
 def elements(study: Study) -> list[StudyRun]:
@@ -240,9 +240,9 @@ def elements(study: Study) -> list[StudyRun]:
     for key, there in (("[sweep]", study.sweep), ("match_seconds", study.matched)):
         if there:
             problem = (
-                f"{clip(study.file)}: {key} makes runs depend on the results of others, and a job array cannot wait"
+                f"{clip(study.file)}: {key} makes runs depend on the results of others, but a job array cannot wait"
             )
-            raise UserError(f"{problem}; leave it out, or run the study on one machine with --jobs")
+            raise UserError(f"{problem}; leave {key} out, or run the study on one machine with --jobs")
     return in_order({arm: study.arm_runs(arm, {}) for arm in study.arms})
 
 
@@ -252,15 +252,15 @@ def write_script(study: Study, measure: Sequence[str], jobs: int | None) -> Path
     Args:
         study: The study.
         measure: Arguments of `atat study` for the job that evaluates: the file and options.
-        jobs: Maximum number of concurrent elements (default: as many as SLURM starts).
+        jobs: Maximum number of concurrent array elements (default: as many as SLURM starts).
     """
     array = f"1-{len(elements(study))}{f'%{jobs}' if jobs else ''}"
     sbatch = shlex.quote(str(Path(__file__).with_name("sbatch") / "study.sbatch"))
     path = study.folder / "cluster.sh"
     lines = [
         "#!/bin/bash",
-        "# Written by `atat study --cluster`: a job array of the study's training runs, then a job that evaluates.",
-        "# Arguments are options of sbatch, such as --partition=gpu. To resume the study, submit it again.",
+        "# Written by `atat study --cluster`: a job array of the study's training runs, and a job that evaluates them.",
+        "# Pass options of sbatch as arguments, such as --partition=gpu. To resume the study, submit it again.",
         "set -eu",
         f"cd {shlex.quote(str(Path.cwd()))}",
         f'job=$(sbatch --parsable "$@" --array={array} {sbatch} {shlex.quote(measure[0])})',
@@ -272,7 +272,7 @@ def write_script(study: Study, measure: Sequence[str], jobs: int | None) -> Path
 
 
 def submit(script: Path) -> str | None:
-    """Run the script, and return the output of sbatch; None if `sbatch` is not installed."""
+    """Run the script and return the output of `sbatch`, or None if `sbatch` is not installed."""
     if shutil.which("sbatch") is None:
         return None
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)

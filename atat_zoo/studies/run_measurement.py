@@ -1,4 +1,4 @@
-"""Evaluation of trained runs on a half of the validation split or on the test split, once each.
+"""Evaluation of trained runs, once each, on a half of the validation split or on the test split.
 
 The index of a sequence in its split decides its half, for every study. The nats of each sequence are saved in the run's
 evaluations/, with the SHA-256 of the weights and of the tokens.
@@ -40,14 +40,14 @@ from atat_zoo.system.environment import machine
 from atat_zoo.system.errors import UserError
 
 Table = dict[str, Any]
-# Where a measurement is kept: the run, what it is, and what it must say of itself.
+# Where a measurement is saved: the run, the kind of measurement, and the settings that it must contain.
 File = tuple[RunFolder, str, Table]
-# Of a split: the number of the first sequence, and the distance to the next. No number is in both halves.
+# For each part, the index of the first sequence and the stride. No index is in both halves.
 PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
 
 def rows_of(part: str, total: int, limit: int) -> Tensor:
-    """Return the sorted indices of a part's sequences, int64: at most `limit` of `total`, evenly spaced; 0: all."""
+    """Return at most `limit` of a part's `total` sequence indices, sorted int64 and evenly spaced; 0 means all."""
     first, distance = PARTS[part]
     there = np.arange(first, total, distance)
     return torch.from_numpy(there[evenly(len(there), limit)])
@@ -55,7 +55,7 @@ def rows_of(part: str, total: int, limit: int) -> Tensor:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Measured(MeasuredRun):
-    """The measurement of a run on the sequences of one part."""
+    """The results of evaluating a run on the sequences of one part."""
 
     run: StudyRun
     weights: str  # SHA-256
@@ -63,19 +63,19 @@ class Measured(MeasuredRun):
 
     @property
     def compared(self) -> str:
-        """The bound that the study compares: the arm's `bound` if the run has it, else the objective's first."""
+        """The bound that the study compares: the arm's `bound` if the run has it, or else the objective's first."""
         bound = self.run.bound
         return bound if bound is not None and bound in self.nats else self.quantity
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Written:
-    """The measurement of a sampler of a run."""
+    """The results of evaluating one of a run's samplers."""
 
     run: StudyRun
     sampler: dict[str, Any]  # the specification
     quantity: str  # `policy bound` or `policy likelihood`
-    nats: Tensor  # of each sequence, float64 [n]; infinite if the sampler cannot write it
+    nats: Tensor  # of each sequence, float64 [n]; infinite if the sampler cannot generate it
     count: Tensor  # tokens of each sequence, int64 [n]
     bracket: Bracket | None = None  # of a sampler whose order is random
     nfe: float  # network evaluations for a held-out text, on average
@@ -88,7 +88,7 @@ def measure_all(
 ) -> list[Measured]:
     """Return the measurements of finished runs on a part of the held-out text; saved ones are reused."""
     measured: dict[str, Measured] = {}
-    for wait in (False, True):  # first those that no other study measures just now
+    for wait in (False, True):  # first the runs that no other study is measuring
         for run in [run for run in runs if run.name not in measured]:
             with suppress(InUse), claimed(run, wait=wait):
                 file, load = _file_of_bounds(study, run, part), partial(_record, run)
@@ -121,21 +121,21 @@ def _record(run: StudyRun, table: Table) -> Measured:
 def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
     held = study.held_out
     numbers = {"sequences": held.sequences, "draws": held.mask_samples, "seed": held.seed}
-    # Without metrics as it was before there were any.
+    # Without metrics, the name is the same as before metrics were added.
     metrics: Table = {"metrics": [unstructure(metric) for metric in held.metrics]} if held.metrics else {}
     metrics |= {"texts": held.texts} if reading(held.metrics, "texts") else {}
     return file_of(run, part, part=part, **numbers, bound=unstructure(held.bound), **metrics)
 
 
 def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Table:
-    say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
+    say(f"{run.name}: evaluating on the {part} {'split' if part == 'test' else 'half'}")
     model = Model.from_run(run.path, device)
     spec = study.spec("test" if part == "test" else "validation")
     check_evaluation(model, run.path, spec)
     data = build(model.experiment)
     rows, tokens, maskable = text_of(data, part, spec.sequences)
     if len(rows) < 2:
-        problem = f"the {part} part of its {spec.split} split has fewer than two sequences"
+        problem = f"the {part} part of the {spec.split} split has fewer than two sequences"
         raise UserError(f"{run.path}: {problem}; hold out more text")
     numbers = numbers_of(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
     beside = numbers.pop("ngram")
@@ -159,8 +159,8 @@ def text_of(data: Path, part: str, limit: int) -> tuple[Tensor, Tensor, Tensor]:
 def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
     """Return a finished run's policy bounds and times for all samplers; saved ones are reused.
 
-    The orders of a sequence are a function of the study's mask seed, the same for all samplers and runs. Both use
-    float32 and the run's guidance. Times are saved separately, because they depend on the machine.
+    The orders of a sequence depend only on the study's mask seed, so they are the same for all samplers and runs.
+    Bounds and times use float32 and the run's guidance. Times are saved separately, because they depend on the machine.
     """
     spec, held = study.samplers, study.held_out
     assert spec is not None
@@ -193,7 +193,7 @@ def _quantity(sampler: Sampler) -> str:
 
 
 def _bracket(sampler: Sampler, nats: Tensor, ends: Iterable[Sequence[float | None]]) -> Bracket | None:
-    """Return the bracket of saved nats, or None for a deterministic order."""
+    """Return the bracket computed from saved nats, or None for a deterministic order."""
     return None if sampler.deterministic else Bracket(nats, *(tensor_of(end, -inf) for end in ends))
 
 
@@ -220,7 +220,7 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
     }
 
 
-# Gaps: whole sequences, second halves and gaps, given the rest. n sequences of L tokens
+# Gaps: whole sequences, second halves and gaps, given the rest; n sequences of L tokens
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -230,13 +230,13 @@ class Priced:
     run: StudyRun
     by: dict[str, Any] | None  # the sampler's specification; None: the bound of the objective
     quantity: str  # `bound`, `policy bound` or `policy likelihood`
-    nats: dict[str, Tensor]  # by what is free, of each sequence, float64 [n]
+    nats: dict[str, Tensor]  # by name of the free part, of each sequence, float64 [n]
     count: dict[str, Tensor]  # of free tokens, int64 [n]
     brackets: dict[str, Bracket | None] = attrs.field(factory=dict)  # of a sampler whose order is random
 
 
 def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
-    """Return masks of the free positions, bool [L], by name: all, the second half, and gaps in the middle."""
+    """Return a dict from name to the mask of free positions, bool [L]: all, the second half, and gaps in the middle."""
     position = torch.arange(length)
     ends = {"the whole": (0, length), "the second half": (length // 2, length)}
     ends |= {f"a gap of {n}": ((length - n) // 2, (length - n) // 2 + n) for n in gaps}
@@ -244,7 +244,7 @@ def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
 
 
 def samplers_of(study: Study, run: StudyRun) -> list[Sampler | None]:
-    """Return the samplers (None: its bound) by which a run is evaluated; an exact model uses only its own sampler."""
+    """Return the samplers that evaluate a run (None for its bound); an exact model uses only its own sampler."""
     assert study.gaps is not None
     own: Sampler = run.experiment.parts["sampler"]
     if run.experiment.parts["objective"].exact:
@@ -255,8 +255,8 @@ def samplers_of(study: Study, run: StudyRun) -> list[Sampler | None]:
 def price(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Priced]:
     """Return a finished run's NLL of gaps under its bound and each sampler; saved values are reused.
 
-    Masks and orders of a sequence are a function of the study's mask seed, so all runs and samplers are paired. A
-    sampler with a random order is evaluated on `random_sequences` sequences, evenly spaced.
+    The masks and orders of a sequence depend only on the study's mask seed, so all runs and samplers are paired. A
+    sampler with a random order is evaluated on `random_sequences` evenly spaced sequences.
     """
     with claimed(run, wait=True):
         return [_price(study, run, by, device, say) for by in samplers_of(study, run)]
@@ -275,7 +275,7 @@ def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, sa
         settings |= {"orders": spec.orders, "spread_over": spec.sequences}
 
     def measured() -> Table:
-        say(f"{run.name}: NLL of gaps {f'under {sampler.name}' if sampler else 'by its bound'}")
+        say(f"{run.name}: NLL of gaps {f'under {sampler.name}' if sampler else 'with its bound'}")
         return _measure_gaps(study, run, sampler, n, device)
 
     def read(table: Table) -> Priced:
@@ -317,15 +317,15 @@ def _measure_gaps(study: Study, run: StudyRun, sampler: Sampler | None, n: int, 
 
 
 def spread(values: Tensor, n: int) -> Tensor:
-    """Return the values of n evenly spaced sequences, those on which samplers with random orders are evaluated."""
+    """Return the values of the n evenly spaced sequences on which samplers with random orders are evaluated."""
     return values[evenly(len(values), n)]
 
 
 def tensor_of(values: Sequence[float | None], infinite: float = inf) -> Tensor:
-    """Return saved nats as float64, with infinity for null, because JSON has no infinity."""
+    """Return saved nats as float64; null becomes infinity, because JSON has no infinity."""
     return torch.tensor([infinite if value is None else value for value in values], dtype=torch.float64)
 
 
 def file_of(run: StudyRun, what: str, **settings: Any) -> File:
-    """Return the path of a measurement of a run's weights."""
+    """Return the path at which a measurement of a run's weights is saved."""
     return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

@@ -1,6 +1,7 @@
 """The execution of a study: the sweep, the arms, the arms with measured steps, and the comparison.
 
-Its plan lists the remaining runs, and estimates their time from recorded times of the study's runs on this machine.
+The plan lists the remaining runs, and estimates their time from the times that the study's runs recorded on this
+machine.
 """
 
 import json
@@ -36,13 +37,13 @@ class StudyRunner:
     study: Study
     device: str = "cpu"
     say: Callable[[str], None] = print
-    failed: dict[str, str] = attrs.field(factory=dict)  # why, by the names of runs
-    sweep: dict[str, dict[str, Any]] = attrs.field(factory=dict)  # the choice of each arm
+    failed: dict[str, str] = attrs.field(factory=dict)  # error by name of the run
+    sweep: dict[str, dict[str, Any]] = attrs.field(factory=dict)  # chosen point of each arm
     runs: dict[str, list[StudyRun]] = attrs.field(factory=dict)  # of each arm whose settings are known
     nats: list[dict[str, Any]] = attrs.field(factory=list)  # of each sequence, as `results.nats_of` yields them
 
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
-        """Train every unfinished run; a run that fails is added to `failed`, and the others continue."""
+        """Train every unfinished run; if a run fails, add it to `failed` and continue with the others."""
         study = self.study
         self.check(test_again=test_again)
         self.failed |= executor.train(study.sweep_runs())
@@ -53,15 +54,15 @@ class StudyRunner:
         self.failed |= executor.train(in_order({arm: self.runs.get(arm, []) for arm in study.matched}))
 
     def train_element(self, executor: LocalExecutor, number: int) -> None:
-        """Train one run of the study by its index in the job array, from 1."""
-        self.check(test_again=True)  # which a job after the array may refuse
+        """Train one run of the study, given its index in the job array, which starts at 1."""
+        self.check(test_again=True)  # the job after the array checks the record
         runs = elements(self.study)
         if number > len(runs):
             raise UserError(f"--array-index {number}: pass a number from 1 to {len(runs)}, the number of training runs")
         self.failed |= executor.train([runs[number - 1]])
 
     def train_nothing(self) -> None:
-        """Use the runs without training; unfinished runs are added to `failed`."""
+        """Use the runs without training them, and add unfinished runs to `failed`."""
         self.look()
         unfinished, logs = (run.name for run in in_order(self.runs) if not run.finished), self.study.folder / "logs"
         self.failed |= {name: f"is not finished ({logs / name}.txt)" for name in unfinished}
@@ -74,7 +75,7 @@ class StudyRunner:
         record = study.folder / "test.json"
         before = read_record(record) if study.held_out.test and not test_again else None
         if before is not None and any(run.name not in before["weights"] for run in in_order(seen.runs)):
-            raise again_refused(record)  # it could only end in a second evaluation
+            raise again_refused(record)  # training could only end in a second evaluation
 
     def look(self) -> None:
         """Load the state of the study, without training or evaluation; raise `UserError` if tasks lack files."""
@@ -87,7 +88,7 @@ class StudyRunner:
         self._add_arms(matched=True)
 
     def choose(self, *, measure: bool) -> None:
-        """Choose each arm's point of the sweep by its finished runs on the selection half."""
+        """Choose each arm's point of the sweep from its finished runs, evaluated on the selection half."""
         sweep = self.study.sweep_runs()
         finished = [run for run in sweep if run.finished]
         if measure:
@@ -98,7 +99,7 @@ class StudyRunner:
             self.sweep = study_results.choices(self.study, measured)
 
     def _add_arms(self, *, matched: bool) -> None:
-        """Add the runs of the arms with measured steps, or of the other arms, if their settings are known."""
+        """Add the runs of the arms with measured steps, or of the other arms, once their settings are known."""
         study, points = self.study, {arm: choice["chosen"] for arm, choice in self.sweep.items()}
         for arm in study.arms:
             if (arm in study.matched) is not matched or (study.sweep and study.chain(arm)[0] not in points):
@@ -123,7 +124,7 @@ class StudyRunner:
             "file": study.file.name,
             "half": study.held_out.half,
             "nats": True,
-            "halves": "validation sequences with an even number are for selection, those with an odd one for claims",
+            "halves": "even-numbered validation sequences are for selection, odd-numbered ones for claims",
             "baseline": study.baseline,
             "not_worse_percent": NOT_WORSE,
             **{key: value for key, value in describe([]).items() if key in ("python", "packages", "git")},
@@ -139,7 +140,7 @@ class StudyRunner:
         report["left_out"] = missing = [arm for arm in study.arms if arm not in self.runs]
         problem = None
         if study.held_out.test and (missing or not all(run.finished for run in in_order(self.runs))):
-            self.say("the test split is not evaluated: not every run is finished")
+            self.say("the test split is not evaluated, because some runs are not finished")
         elif study.held_out.test:
             try:
                 report["test"] = {
@@ -155,7 +156,7 @@ class StudyRunner:
         return report
 
     def files(self, path: Path, report: dict[str, Any]) -> dict[Path, bytes]:
-        """Return the files of a report: its JSON, and the nats per sequence, one line per run and quantity."""
+        """Return the files of a report: its JSON, and the nats per sequence with one line per run and quantity."""
         nats = "".join(f"{json.dumps(line)}\n" for line in self.nats)
         return {path.with_suffix(".nats.jsonl"): nats.encode(), path: atomic_files.json_bytes(report)}
 
@@ -219,20 +220,20 @@ class StudyRunner:
 
 
 def read_record(record: Path) -> dict[str, Any] | None:
-    """Return the record of the test evaluation, or None without one; raise `UserError` if it cannot be read."""
+    """Return the record of the test evaluation, or None if it does not exist; raise `UserError` if it is unreadable."""
     try:
         table = parsing.from_json(parsing.read(record))
         return {**table, "times": int(table["times"]), "weights": dict(table["weights"])}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{record} cannot be read: {error}; copy it again, or choose another folder") from None
+        raise UserError(f"{record} cannot be read: {error}; copy it again, or choose a different folder") from None
 
 
 def again_refused(record: Path) -> UserError:
-    """Return the error for a second evaluation of the test split."""
+    """Return the error for evaluating the test split a second time."""
     return UserError(
-        f"{record}: the test split was already evaluated, with other runs or settings; set evaluation.test = false, or "
+        f"{record}: the test split was already evaluated with other runs or settings; set evaluation.test = false, or "
         "pass --test-again and report that it was evaluated again"
     )
 
@@ -241,11 +242,11 @@ def again_refused(record: Path) -> UserError:
 class Planned:
     """A run in the plan."""
 
-    run: str  # its name; with ? while the point of the sweep or the number of steps is not known
+    run: str  # name of the run, with ? while the point of the sweep or the number of steps is unknown
     state: str
-    step: int  # that it has reached
-    steps: int  # in all; of a similar arm while it is not known
-    seconds: float | None  # of the steps that are left, None when no run has recorded its time here
+    step: int  # step that the run has reached
+    steps: int  # total number of steps; that of a similar arm while it is unknown
+    seconds: float | None  # time of the remaining steps; None if no run has recorded its time here
 
 
 def plan(runner: StudyRunner) -> list[Planned]:
@@ -257,7 +258,7 @@ def plan(runner: StudyRunner) -> list[Planned]:
         if seconds_per_step := _seconds_per_step(run):
             speeds.setdefault(run.arm, []).append(seconds_per_step)
     everything = [speed for of_arm in speeds.values() for speed in of_arm]
-    point = next(iter(study.sweep.points)) if study.sweep else None  # any, where it is not known
+    point = next(iter(study.sweep.points)) if study.sweep else None  # any point, if it is unknown
     for arm in (arm for arm in study.arms if arm not in runner.runs):
         runs |= {f"{arm}-?-seed{seed}": study.run(arm, seed, point) for seed in study.seeds[arm]}
     rows = []
@@ -269,7 +270,7 @@ def plan(runner: StudyRunner) -> list[Planned]:
             lines = run.folder.read_metrics(damaged=True)
             state, step = TO_CONTINUE, int(lines[-1]["step"]) if lines else 0
         left = steps - step
-        # The times per step of the arm itself, or else of those that it is like, or else of all.
+        # The times per step of the arm itself, or else of the arms that it is like, or else of all arms.
         similar = next((speeds[arm] for arm in reversed(study.chain(run.arm)) if arm in speeds), everything)
         seconds = left * statistics.median(similar) if similar else None
         rows.append(Planned(run=name, state=state, step=step, steps=steps, seconds=seconds if left else 0.0))

@@ -1,4 +1,4 @@
-"""Loading and validation of study files, before anything is trained. Imports no torch."""
+"""Loading and validation of study files before any training run starts. Imports no torch."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -42,9 +42,9 @@ def load(file: Path) -> Study:
     tables = {key: table.pop(key) for key in (*TABLES, "arms") if key in table}
     keys = ["name", *(field.name for field in fields_of(PlainSpec)), "arms", *TABLES]
     there = f"(keys: {', '.join(keys)})"
-    problems = [f"{key}: is not a key of a study{nearest(key, keys)} {there}" for key in table if key not in keys]
+    problems = [f"{key} is not a key of a study{nearest(key, keys)} {there}" for key in table if key not in keys]
     if not isinstance(name, str) or not WORD.fullmatch(name):
-        problems.append(f"name: expected a word that can name a folder, got {clip(repr(name))}")
+        problems.append(f"name: expected a word that can be a folder name, got {clip(repr(name))}")
     plain, wrong = structure(PlainSpec, {key: value for key, value in table.items() if key in keys}, "", zoo)
     problems += map(str, wrong)
     parts: dict[str, Any] = dict.fromkeys(TABLES)
@@ -57,13 +57,13 @@ def load(file: Path) -> Study:
         problems += map(str, wrong)
     arms: dict[str, ArmSpec] = {}
     if not isinstance(tables.get("arms"), dict) or not tables["arms"]:
-        problems.append("arms: expected a table for each arm, like [arms.mdlm] with experiment")
+        problems.append("arms: expected a table for each arm, such as [arms.mdlm] with the key experiment")
     else:
         for key, value in tables["arms"].items():
             arm, wrong = _table(ArmSpec, value, f"arms.{key}", zoo)
             problems += map(str, wrong)
             if not WORD.fullmatch(key):
-                problems.append(f"arms.{clip(key)}: expected a name of letters, digits and . = + - _, for a folder")
+                problems.append(f"arms.{clip(key)}: expected a folder name of letters, digits and . = + - _")
             arms[key] = arm
     _refuse(problems, file)
     _refuse(list(_budgets(arms, plain.baseline, parts["sweep"])), file)
@@ -89,7 +89,7 @@ def load(file: Path) -> Study:
 
 
 def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None) -> Iterator[str]:
-    """Yield errors for budgets that equal another arm, or that the compared arms do not have."""
+    """Yield errors for budgets that duplicate another arm, or that the compared arms lack."""
     for name, arm in arms.items():
         where = f"arms.{name}.budgets"
         if arm.budgets and arm.match_seconds is not None:
@@ -98,17 +98,17 @@ def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None
             if times > 1:
                 yield f"{where}: {steps} appears twice; list each number once"
             if f"{name}-{steps}" in arms:
-                yield f"arms.{name}-{steps}: is an arm and also the name of {name!r} with {steps} steps; rename the arm"
+                yield f"arms.{name}-{steps}: {name!r} with {steps} steps already has this name; rename the arm"
             for other in arm.against or (baseline,):
                 if other in arms and steps not in arms[other].budgets:
-                    yield f"{where}: {other!r}, which it is compared with, lacks {steps}; add it there"
+                    yield f"{where}: {name!r} is compared with {other!r}, which lacks {steps}; add {steps} there"
     for point, overrides in sweep.points.items() if sweep else ():
         if any(arm.budgets for arm in arms.values()) and any(text.startswith("train.steps=") for text in overrides):
-            yield f"sweep.points.{point}: train.steps is set by budgets; leave it out"
+            yield f"sweep.points.{point}: budgets already set train.steps; leave train.steps out"
 
 
 def _with_budgets(arms: Mapping[str, ArmSpec], baseline: str) -> Iterator[tuple[str, ArmSpec]]:
-    """Yield each arm and an arm per budget, compared with arms of the same number of steps."""
+    """Yield each arm, and one arm per budget that is compared with arms trained for the same number of steps."""
     for name, arm in arms.items():
         yield name, arm
         for steps in arm.budgets:
@@ -129,7 +129,7 @@ def _refuse(problems: list[str], file: Path) -> None:
 
 
 def _names(study: Study) -> Iterator[str]:
-    """Yield errors for unknown names of arms, and for circular `like` and `match_seconds`."""
+    """Yield errors for unknown arm names, and for circular `like` and `match_seconds`."""
     known = list(study.arms)
 
     def missing(key: str, name: str) -> Iterator[str]:
@@ -145,11 +145,11 @@ def _names(study: Study) -> Iterator[str]:
     for name, arm in study.arms.items():
         where = f"arms.{name}"
         if (arm.experiment is None) == (arm.like is None):
-            yield f"{where}: set either experiment or like"
+            yield f"{where}: set either experiment or like, but not both"
         for other in arm.against:
             yield from missing(f"{where}.against", other)
             if other == name:
-                yield f"{where}.against: an arm is not compared with itself; leave {name!r} out"
+                yield f"{where}.against: an arm cannot be compared with itself; leave {name!r} out"
         trail = [name]
         while (like := study.arms[trail[-1]].like) in study.arms and like is not None and like not in trail:
             trail.append(like)
@@ -163,11 +163,11 @@ def _names(study: Study) -> Iterator[str]:
                 yield f"{where}.match_seconds: set `like` to the arm whose time per step is measured"
         for key in ("like", "match_seconds"):
             if getattr(arm, key) in study.matched:
-                yield f"{where}.{key}: the steps of {getattr(arm, key)!r} are measured; choose an arm that sets its own"
+                yield f"{where}.{key}: the steps of {getattr(arm, key)!r} are measured; choose an arm with fixed steps"
 
 
 def _seeds(study: Study) -> Iterator[str]:
-    """Yield errors for arms without seeds, or without a seed in common with the arms they are compared with."""
+    """Yield errors for arms without seeds, and for arms that share no seed with the arms they are compared with."""
     for name, seeds in study.seeds.items():
         if not seeds:
             yield f"seeds: arm {name!r} has no seeds; set seeds = [18, 19, 20]"
@@ -181,20 +181,20 @@ def _seeds(study: Study) -> Iterator[str]:
 
 
 def _overrides(study: Study) -> Iterator[str]:
-    """Yield errors for overrides of the seed, and for invalid names of points."""
+    """Yield errors for overrides of the seed, and for invalid point names."""
     lists = {"overrides": study.overrides}
     lists |= {f"arms.{key}.overrides": arm.overrides for key, arm in study.arms.items()}
     for point, overrides in (study.sweep.points if study.sweep else {}).items():
         if not WORD.fullmatch(point):
-            yield f"sweep.points.{clip(point)}: expected a name of letters, digits and . = + - _, for a folder"
+            yield f"sweep.points.{clip(point)}: expected a folder name of letters, digits and . = + - _"
         lists[f"sweep.points.{point}"] = overrides
     for where, overrides in lists.items():
         if any(text.partition("=")[0].strip() == "seed" for text in overrides):
-            yield f"{where}: the seed is set by seeds; leave it out"
+            yield f"{where}: the key seeds sets the seed; leave the override out"
 
 
 def _runs(study: Study) -> list[str]:
-    """Return errors in the experiments, and for arms with other tokens or two runs in one folder."""
+    """Return errors in the experiments, and errors for arms with different tokens or two runs in one folder."""
     problems, paths = list[str](), Counter[Path]()
     loaded: dict[str, StudyRun] = {}
     for arm in study.arms:
@@ -207,10 +207,10 @@ def _runs(study: Study) -> list[str]:
             loaded.setdefault(arm, runs[0])
             paths.update(run.path for run in runs)
     paths.update(run.path for run in study.sweep_runs() if not problems)
-    problems += [f"two runs would be in the folder {path}; rename an arm" for path, n in paths.items() if n > 1]
+    problems += [f"two runs would use the folder {path}; rename an arm" for path, n in paths.items() if n > 1]
     for arm, run in loaded.items():
         if (steps := run.experiment.train.steps) in study.arms[arm].budgets:
-            problems.append(f"arms.{arm}.budgets: {steps} is the arm's own number of steps; leave it out")
+            problems.append(f"arms.{arm}.budgets: {steps} is already the arm's own number of steps; leave it out")
     base = loaded.get(study.baseline)
     for arm, run in loaded.items():
         for key, one, other in _other_tokens(run.experiment, base.experiment) if base else ():
@@ -228,7 +228,7 @@ def _runs(study: Study) -> list[str]:
 def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
     """Yield errors for samplers that an arm cannot use, or that have no policy bound."""
     for key, spec in study.writing.items():
-        # What a model of one order pays for gaps is priced by its own sampler.
+        # The NLL of gaps under a model with one fixed order is computed with its own sampler.
         if arm not in spec.arms or (spec is study.gaps and experiment.parts["objective"].exact):
             continue
         named = [(f"{key}.each[{i}]", sampler) for i, sampler in enumerate(spec.each)]
@@ -242,12 +242,12 @@ def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
 
 
 def _gaps(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
-    """Yield errors for gaps longer than a sequence, and for a baseline without a bound for gaps."""
+    """Yield errors for gaps that are not shorter than a sequence, and for a baseline without a bound for gaps."""
     if study.gaps is None or arm not in study.gaps.arms:
         return
     length = experiment.data.length
     if (longest := max(study.gaps.lengths, default=0)) >= length:
-        yield f"gaps.lengths: {longest} is not shorter than the sequence of {length} tokens; lower it"
+        yield f"gaps.lengths: {longest} is not shorter than a sequence of {length} tokens; use a smaller length"
     if arm == study.baseline and experiment.parts["objective"].exact:
         yield f"gaps: the baseline {arm!r} has one fixed order and no bound for gaps; leave the table out"
 
@@ -257,6 +257,6 @@ def _other_tokens(one: Experiment, other: Experiment) -> Iterator[tuple[str, Any
         if getattr(one.data, key) != getattr(other.data, key):
             yield f"data.{key}", getattr(one.data, key), getattr(other.data, key)
     mine, theirs = one.parts["tokenizer"], other.parts["tokenizer"]
-    # The tokenizer of a run may be the same one under another name.
+    # A run's tokenizer may be the same tokenizer under a different name.
     if mine != theirs and mine.like is None and theirs.like is None:
         yield from (each[:3] for each in changes(unstructure(mine), unstructure(theirs), "tokenizer."))

@@ -1,4 +1,4 @@
-"""The results of a study: its arms, and the differences between arms, per seed and over seeds.
+"""The results of a study: its arms and the differences between them, per seed and over seeds.
 
 `sequences` is the bootstrap interval over held-out sequences of the mean difference over seeds, and `both` the interval
 of `of_seeds_and_sequences`. Both are computed from nats per sequence, which `nats_of` yields.
@@ -39,13 +39,13 @@ def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, A
         nats = {point: value for point, value in nats.items() if math.isfinite(value)}
         if nats:
             best = min(nats, key=nats.__getitem__)
-            at_an_end = len(points) > 2 and best in (points[0], points[-1])  # the best may lie beyond
+            at_an_end = len(points) > 2 and best in (points[0], points[-1])  # the optimum may be outside the range
             chosen[arm] = {"chosen": best, "at_an_end": at_an_end, "nats_per_token": nats}
     return chosen
 
 
 def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[StudyRun]]) -> int | None:
-    """Return the number of steps in the training time of another arm, by medians over seeds; None without times."""
+    """Return how many steps fit in another arm's training time, from medians over seeds, or None without times."""
 
     def times(name: str | None) -> list[tuple[float, int]]:
         pasts = [history(run.folder, run.experiment) for run in runs.get(name or "", ()) if run.finished]
@@ -104,7 +104,7 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare(one: Mapping[int, Measured], other: Mapping[int, Measured], how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an arm's differences from another over their common seeds, or why they cannot be compared."""
+    """Return an arm's differences from another arm over their common seeds, or why the two cannot be compared."""
     seeds = [seed for seed in one if seed in other]
     if not seeds:
         return {"problem": "the arms have no common seed with finished runs"}
@@ -126,24 +126,24 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured], how: Map
 
 
 def bounds_of(one: Measured, other: Measured) -> tuple[str, str]:
-    """Return the bounds by which two runs are compared: the other run's, or that named by the first run's arm."""
+    """Return the bounds to compare for two runs: the one that the first run's arm names, or else the other run's."""
     return one.run.bound or other.compared, other.compared
 
 
 def apart(one: Measured, other: Measured) -> str | None:
-    """Return why two runs of a seed cannot be compared, or None."""
+    """Return why two runs with the same seed cannot be compared, or None."""
     mine, _ = bounds_of(one, other)
     if mine not in one.nats:
         return f"no bound {mine!r} (bounds: {', '.join(one.nats)})"
-    return None if one.text == other.text else "other held-out tokens, because its corpus or tokenizer differs"
+    return None if one.text == other.text else "different held-out tokens, because the corpus or tokenizer differs"
 
 
 def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
-    """Return the step multiplier m of each arm: the baseline needs m times the steps for the same bound.
+    """Return the step multiplier m of each arm: the baseline needs m times as many steps to reach the same bound.
 
     Nats per token are interpolated in ln steps between at least three budgets of the baseline, for each common seed.
-    The interval is that of ln m over seeds and sequences. Outside the curve, m is a limit given by the curve's end;
-    without a falling curve or with non-finite numbers, None.
+    The interval is computed for ln m over seeds and sequences. Outside the curve, m is a limit given by the end of the
+    curve; without a falling curve, or with non-finite numbers, the multiplier has the value None.
     """
     curve, found = study.at_budgets(study.baseline), []
     if len(curve) < 3:
@@ -174,7 +174,7 @@ _WHERE = {-math.inf: "before", math.inf: "beyond"}
 
 
 def _of_logs(logs: Sequence[float], samples: Sequence[torch.Tensor]) -> dict[str, float] | None:
-    """Return the mean of ln m with its interval, as m; None if m is unknown for some seed or resample."""
+    """Return the mean of ln m and its interval, converted to m; None if m is unknown for some seed or resample."""
     sequences = interval(statistics.fmean(logs), torch.stack(list(samples)).mean(0))
     both = of_seeds_and_sequences(logs, sequences) if all(map(math.isfinite, logs)) else None
     if both is None or not math.isfinite(both.width):
@@ -183,10 +183,10 @@ def _of_logs(logs: Sequence[float], samples: Sequence[torch.Tensor]) -> dict[str
 
 
 def _log_multiplier(steps: Sequence[int], sums: torch.Tensor) -> torch.Tensor:
-    """Return ln m, [S], from sums over sequences [S, 2 + B] of the arm's nats, B budgets' nats, and tokens.
+    """Return ln m, [S], from sums over sequences, [S, 2 + B], of the arm's nats, the B budgets' nats, and tokens.
 
-    `steps` are those of the arm, then of the budgets in rising order. ln m is −∞ before the curve, ∞ after it, and NaN
-    if unknown.
+    `steps` lists the number of steps of the arm, followed by those of the budgets in rising order. ln m is −∞ before
+    the curve, ∞ after it, and NaN if unknown.
     """
     (mine, *curve), at = (sums[:, :-1] / sums[:, -1:]).unbind(1), torch.tensor(steps).double().log()
     found = torch.where(mine > curve[0], -math.inf, math.inf)
@@ -227,7 +227,7 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
 
 
 def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[dict[str, Any]]:
-    """Return a table per arm: its samplers for each run, compared with the first sampler on the same sequences."""
+    """Return a table per arm with the samplers of each run, compared with the first sampler on the same sequences."""
     arms = []
     for arm, runs in written.items():
         rows = []
@@ -253,9 +253,9 @@ def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[d
 
 
 def gap_tables(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -> list[dict[str, Any]]:
-    """Return a table per gap: the NLL of every arm, compared with every NLL of the baseline.
+    """Return a table per gap with the NLL of every arm, compared with every NLL of the baseline.
 
-    The argument has the results of each arm and seed. Two results are compared on common sequences, seed by seed.
+    The argument holds the results for each arm and seed. Two results are compared on common sequences, seed by seed.
     """
     theirs = [list(each) for each in zip(*priced.get(study.baseline, ()), strict=True)]
     rows = [(arm, list(each)) for arm, runs in priced.items() for each in zip(*runs, strict=True)]
@@ -272,7 +272,7 @@ def gap_tables(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -
 
 
 def nats_of_gaps(priced: Mapping[str, Sequence[Sequence[Priced]]]) -> Iterator[dict[str, Any]]:
-    """Yield the nats per sequence of every NLL of gaps, as `nats_of` does."""
+    """Yield the nats per sequence of every NLL of a gap, in the format of `nats_of`."""
     for arm, runs in priced.items():
         for each in (each for run in runs for each in run):
             for what, nats in each.nats.items():
@@ -309,13 +309,13 @@ def bracket_table(ends: Bracket, count: torch.Tensor) -> dict[str, Any]:
 
 
 def paired_over(pairs: Sequence[tuple[Any, Any]], count: Any) -> dict[str, Any]:
-    """Return the difference of pairs of nats [n], one pair per seed, with its intervals."""
+    """Return the difference between pairs of nats, [n] each, one pair per seed, with its intervals."""
     means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
     return difference([paired(a, b, count) for a, b in pairs], paired(means[0], means[1], count))
 
 
 def nats_of(part: str, measured: ByArm) -> Iterator[dict[str, Any]]:
-    """Yield the nats per sequence of every run and bound, from which all intervals can be recomputed."""
+    """Yield the nats per sequence for every run and bound, from which all intervals can be recomputed."""
     for arm, runs in measured.items():
         for seed, run in runs.items():
             for bound, nats in run.nats.items():
@@ -323,7 +323,7 @@ def nats_of(part: str, measured: ByArm) -> Iterator[dict[str, Any]]:
 
 
 def nats_of_samplers(written: Mapping[str, Sequence[Sequence[Written]]]) -> Iterator[dict[str, Any]]:
-    """Yield the nats per sequence of every run and sampler."""
+    """Yield the nats per sequence for every run and sampler."""
     for arm, runs in written.items():
         for each in (each for run in runs for each in run):
             yield kept_nats(each.nats, each.count, part="samplers", arm=arm, seed=each.run.seed, by=each.sampler)

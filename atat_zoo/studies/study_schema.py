@@ -1,4 +1,4 @@
-"""The tables of a study file, and the study with all its experiments. Imports no torch."""
+"""The tables of a study file, and the study with all of its experiments. Imports no torch."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from atat_zoo.experiment.runs.model_files import DESCRIPTION
 from atat_zoo.registry import component, component_param, components_param, param
 from atat_zoo.system.errors import UserError, clip
 
-# An arm and a point name folders.
+# Names of arms and points become folder names.
 WORD = re.compile(r"\w[\w.=+-]{0,99}")
 
 
 @component
 class PlainSpec:
-    """The keys of a study outside tables."""
+    """The keys of a study that are outside its tables."""
 
-    folder: str | None = param(None, help="folder of the runs and results; default: runs/NAME")
+    folder: str | None = param(None, help="folder for the runs and results; default: runs/NAME")
     baseline: str = param(help="arm that the others are compared with")
     seeds: tuple[int, ...] = param((), help="seeds of each arm", ge=0)
-    overrides: tuple[str, ...] = param((), help="key=value overrides of every arm")
+    overrides: tuple[str, ...] = param((), help="key=value overrides for every arm")
 
 
 @component
@@ -40,24 +40,24 @@ class ArmSpec:
     like: str | None = param(None, help="arm whose experiment, overrides and sweep point this arm copies")
     overrides: tuple[str, ...] = param((), help="key=value overrides, applied after those of the study and of `like`")
     seeds: tuple[int, ...] = param((), help="seeds; default: the study's", ge=0)
-    budgets: tuple[int, ...] = param((), help="further step counts, each trained as an arm NAME-STEPS", ge=1)
-    bound: str | None = param(None, help="bound to compare, such as sets; default: the first")
-    against: tuple[str, ...] = param((), help="arms that it is compared with; default: the baseline")
+    budgets: tuple[int, ...] = param((), help="additional step counts, each trained as an arm named NAME-STEPS", ge=1)
+    bound: str | None = param(None, help="bound to compare, such as sets; default: the objective's first bound")
+    against: tuple[str, ...] = param((), help="arms that this arm is compared with; default: the baseline")
     match_seconds: str | None = param(
-        None, help="arm whose training time it gets; the number of steps follows from the time per step of `like`"
+        None, help="arm whose training time this arm gets; the number of steps follows from the time per step of `like`"
     )
 
 
 @component
 class SweepSpec:
-    """A sweep over the same points for every arm with an `experiment`; the best on the selection half is used."""
+    """A sweep over the same points for every arm with an `experiment`; the selection half decides on the point."""
 
-    seed: int = param(help="seeds of the sweep; must differ from the study's", ge=0)
+    seed: int = param(help="seed of the sweep; must differ from the study's seeds", ge=0)
     points: dict[str, tuple[str, ...]] = param(help="overrides by name, from one end to the other")
 
     def __attrs_post_init__(self) -> None:
         if len(self.points) < 2:
-            raise ValueError("points has fewer than two; name two or more, or leave [sweep] out")
+            raise ValueError("points defines fewer than two points; define two or more, or leave [sweep] out")
 
 
 @component
@@ -79,34 +79,34 @@ class HeldOutSpec:
         64, help="number of texts generated for metrics of generated text; at most the number of sequences", ge=1
     )
     tasks: Any = components_param("task", help="tasks evaluated for every run, with `seed`")
-    test: bool = param(False, help="also evaluate the test split, once, when all runs are finished")
+    test: bool = param(False, help="also evaluate the test split once, when all runs are finished")
 
     def __attrs_post_init__(self) -> None:
-        EvaluationSpec(metrics=self.metrics, tasks=self.tasks)  # which refuses one that is there twice
+        EvaluationSpec(metrics=self.metrics, tasks=self.tasks)  # refuses duplicates
 
 
 @component
 class SamplersSpec:
     """Samplers whose cost and policy bounds are measured on the runs of some arms."""
 
-    each: Any = components_param("sampler", help="samplers; the first is the reference of the others")
+    each: Any = components_param("sampler", help="samplers; the first is the reference for the others")
     arms: tuple[str, ...] = param(help="arms whose runs generate text")
     sequences: int = param(64, help="maximum number of sequences for the policy bounds", ge=2)
     orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
     texts: int = param(64, help="number of texts generated to measure the time", ge=1)
-    repeat: int = param(3, help="repetitions, interleaved over the samplers; the shortest time is reported", ge=1)
+    repeat: int = param(3, help="repetitions, interleaved across samplers; the shortest time is reported", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if len(self.each) < 2:
-            raise ValueError("each has fewer than two samplers; name two or more, or leave [samplers] out")
+            raise ValueError("each lists fewer than two samplers; list two or more, or leave [samplers] out")
 
 
 @component
 class GapsSpec:
-    """The NLL of a sequence, its second half, and gaps in its middle given the rest, for the runs of some arms."""
+    """The NLL of a sequence, its second half, and gaps in its middle, given the rest, for the runs of some arms."""
 
-    each: Any = components_param("sampler", help="samplers whose policy bound of the gap is computed")
-    of_baseline: Any = components_param("sampler", help="further samplers, for the baseline only")
+    each: Any = components_param("sampler", help="samplers for which the policy bound of the gap is computed")
+    of_baseline: Any = components_param("sampler", help="additional samplers for the baseline only")
     arms: tuple[str, ...] = param(help="arms to evaluate; the baseline is always included")
     lengths: tuple[int, ...] = param((32, 16, 8), help="gap lengths in tokens", ge=1)
     sequences: int = param(256, help="maximum number of sequences", ge=2)
@@ -116,19 +116,19 @@ class GapsSpec:
 
 @component
 class GridSpec:
-    """Values of an experiment's keys around an arm; every point is an arm `like` it."""
+    """Values of an experiment's keys to vary around an arm; every point is an arm `like` this arm."""
 
     arm: str = param(help="arm whose experiment and overrides every point uses")
     axes: dict[str, tuple[Any, ...]] = param(help="values per key, such as masking.temperature = [0.3, 1.0, 3.0]")
     product: bool = param(False, help="train all combinations; otherwise one axis at a time")
     seeds: tuple[int, ...] = param((), help="seeds; default: the arm's", ge=0)
-    against: tuple[str, ...] = param((), help="further arms that the points are compared with")
+    against: tuple[str, ...] = param((), help="additional arms that the points are compared with")
 
     def __attrs_post_init__(self) -> None:
         if empty := [key for key, values in self.axes.items() if not values]:
-            raise ValueError(f"axes.{empty[0]} has no values; name some, or leave the axis out")
+            raise ValueError(f"axes.{empty[0]} has no values; list some, or leave the axis out")
         if not self.axes:
-            raise ValueError("axes is empty; name a key with its values, like masking.temperature = [0.3, 1.0, 3.0]")
+            raise ValueError("axes is empty; add a key with its values, such as masking.temperature = [0.3, 1.0, 3.0]")
 
 
 TABLES = {"sweep": SweepSpec, "grid": GridSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec, "gaps": GapsSpec}
@@ -140,7 +140,7 @@ class Grid:
 
     arm: str
     keys: tuple[str, ...]
-    points: Sequence[tuple[tuple[Any, ...], str]]  # the values of the keys, and the arm that has them
+    points: Sequence[tuple[tuple[Any, ...], str]]  # the values of the keys, and the arm with these values
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -150,9 +150,9 @@ class StudyRun:
     arm: str
     seed: int
     point: str | None  # of the sweep
-    file: str  # the experiment's, with which `atat train` begins it
+    file: str  # file of the experiment, with which `atat train` starts the run
     overrides: tuple[str, ...]
-    bound: str | None  # that is compared; the first when absent
+    bound: str | None  # bound to compare (default: the first)
     path: Path  # its run folder
     experiment: Experiment
 
@@ -172,14 +172,14 @@ class StudyRun:
         return self.folder.exists and (self.folder.model / DESCRIPTION).is_file()
 
     def check(self) -> None:
-        """Raise `UserError` if the run folder has another experiment."""
+        """Raise `UserError` if the run folder contains a different experiment."""
         if not self.folder.exists:
             return
         there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
         for key, wanted, found, _ in changes(self.experiment.to_table(), there):
             values = f"its {key} is {clip(repr(found), 60)}, not {clip(repr(wanted), 60)} as in the study"
-            remedy = "rename the arm, choose another folder, or delete the run"
-            raise UserError(f"{self.path} is a run of another experiment: {values}; {remedy}")
+            remedy = "rename the arm, choose a different folder, or delete the run"
+            raise UserError(f"{self.path} is a run of a different experiment: {values}; {remedy}")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -200,27 +200,27 @@ class Study:
     grids: Sequence[Grid] = ()
 
     def chain(self, arm: str) -> list[str]:
-        """Return the arm with an `experiment`, followed by the arms `like` it, down to this one."""
+        """Return the chain from the arm with an `experiment` through the arms `like` it to this arm."""
         like = self.arms[arm].like
         return [*(self.chain(like) if like is not None else []), arm]
 
     @property
     def writing(self) -> dict[str, SamplersSpec | GapsSpec]:
-        """The tables of samplers by key."""
+        """A dict from key to the table of samplers."""
         return {key: spec for key, spec in (("samplers", self.samplers), ("gaps", self.gaps)) if spec is not None}
 
     @property
     def swept(self) -> list[str]:
-        """The arms for which the sweep is run."""
+        """The arms that the sweep covers."""
         return [name for name, arm in self.arms.items() if arm.like is None] if self.sweep else []
 
     @property
     def matched(self) -> list[str]:
-        """The arms whose number of steps follows from measured times."""
+        """The arms whose number of steps is derived from measured times."""
         return [name for name, arm in self.arms.items() if arm.match_seconds is not None]
 
     def at_budgets(self, arm: str) -> list[str]:
-        """Return the names of an arm and of its arms with other numbers of steps."""
+        """Return the names of an arm and of its variants with different numbers of steps."""
         budgets = self.arms[arm].budgets if arm in self.arms else ()
         return [arm, *(f"{arm}-{steps}" for steps in budgets)]
 
@@ -233,7 +233,7 @@ class Study:
         return self.arms[arm].against or (() if arm in self.at_budgets(self.baseline) else (self.baseline,))
 
     def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
-        """Return a run of an arm, with the overrides of a point and a measured number of steps."""
+        """Return a run of an arm with the overrides of a point and a measured number of steps."""
         wanted = self.arms[self.chain(arm)[0]].experiment
         assert wanted is not None
         file = str(self.file.parent / wanted) if wanted.endswith(".toml") else wanted

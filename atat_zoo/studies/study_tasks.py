@@ -37,7 +37,7 @@ def measure(
 
 
 def tables(study: Study, found: ByArm) -> list[Table]:
-    """Return a table per task: the scores of every arm by seed, and their differences, paired by item."""
+    """Return a table per task with the scores of every arm by seed, and their differences paired by item."""
     return [
         {
             "task": title(task),
@@ -79,7 +79,7 @@ def _scores(study: Study, by_arm: Mapping[str, Mapping[int, Mapping[str, Score]]
 
 
 def nats_of(found: ByArm, study: Study) -> Iterator[Table]:
-    """Yield the sums and weights per item of every score, from which all intervals can be recomputed."""
+    """Yield the per-item sums and weights of every score, from which all intervals can be recomputed."""
     for arm, runs in found.items():
         for seed, results in runs.items():
             for task, result in zip(study.held_out.tasks, results, strict=True):
@@ -89,7 +89,7 @@ def nats_of(found: ByArm, study: Study) -> Iterator[Table]:
 
 
 def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
-    """Return the differences of mean scores between two arms over their common seeds.
+    """Return the differences between the mean scores of two arms over their common seeds.
 
     `over_items` is the bootstrap interval of the mean difference over seeds, or None if the items differ; `both` is the
     interval over seeds and items, or None for a single seed or without `over_items`.
@@ -110,7 +110,7 @@ def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
 
 
 def _averaged(scores: tuple[Score, ...]) -> Score | None:
-    """Return the mean over seeds of scores on the same items, item by item."""
+    """Return the item-wise mean over seeds of scores on the same items."""
     if len({(score.of, score.weights) for score in scores}) > 1 or not scores[0].of:
         return None
     sums = torch.tensor([score.sums for score in scores], dtype=torch.float64).mean(0)

@@ -1,4 +1,4 @@
-"""Whether a GPU computes what a CPU computes: losses, random numbers, texts; and whether a killed training resumes."""
+"""Checks that a GPU computes the same losses, random numbers and texts as a CPU, and that a killed run resumes."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from benchmarks.gpu.measured import Found
     from benchmarks.gpu.setting import Setting
 
-#: Every objective, with the parts that ship with it.
+#: Experiments that cover every objective with the components that ship with it.
 RECIPES = (
     *("atat", "sets", "importance", "bell", "mdlm", "baselines/adaptive_importance", "baselines/adaptive_position"),
     *("baselines/autoregressive", "baselines/block", "baselines/d3pm", "baselines/mlm", "baselines/sedd"),
     "baselines/strided",
 )
-#: Those whose attention has a mask.
+#: Experiments whose attention has a mask.
 MASKED = ("sets", "baselines/block", "baselines/strided")
 VOCABULARY, ROWS = 2048, 8
 STEPS, SAVED, KILLED = 6, 2, 5
 AFTER = f"losses of {STEPS} steps, killed after {KILLED} and resumed after {KILLED // SAVED * SAVED}"
-#: Largest difference of losses, relative, by precision; and of the norm of the gradient in float32.
+#: Largest relative difference of losses by precision, and of the gradient norm in float32.
 LOSSES, GRADIENT = {"float32": 1e-5, "bf16": 1e-3}, 1e-4
 
 
 @contextlib.contextmanager
 def exactly() -> Iterator[None]:
-    """Multiply float32 as float32: Composer lets a GPU round it to 10 bits."""
+    """Multiply float32 numbers in float32 inside this context; Composer lets a GPU round them to 10 bits."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield
@@ -66,7 +66,7 @@ def exactly() -> Iterator[None]:
 
 
 def measure(setting: Setting, found: Found) -> None:
-    """Hold the GPU against the CPU."""
+    """Compare the GPU with the CPU."""
     with exactly():
         losses(setting, found)
         draws(setting, found)
@@ -74,13 +74,13 @@ def measure(setting: Setting, found: Found) -> None:
 
 
 def recipe(setting: Setting, name: str, *more: str) -> Experiment:
-    """Return a recipe at the size at which the CPU is held against the GPU; it drops, and counts no neighbours."""
+    """Return an experiment of the size for comparisons with the CPU; it has dropout and no n-gram prior."""
     settings = [f"data.length={setting.size.text_length}", f"train.batch_size={ROWS}", "backbone.ngram_prior=0"]
     return load(name, [*settings, "backbone.dropout=0.1", *setting.size.small, *more])
 
 
 def losses(setting: Setting, found: Found) -> None:
-    """Compare the loss, its gradient, and what the network reads, which the drawn masks are in."""
+    """Compare the loss, its gradient, and the network's inputs, which contain the drawn masks."""
     worst: dict[str, tuple[float, str]] = {}
     wrong, kind = [], torch.device(setting.device).type
     for name in RECIPES:
@@ -109,7 +109,7 @@ def losses(setting: Setting, found: Found) -> None:
 
 @exactly()
 def blocks(setting: Setting, found: Found) -> None:
-    """Compare losses and gradients by FlexAttention, compiled on the GPU, with those by dense masks on the CPU."""
+    """Compare losses and gradients from FlexAttention, compiled on the GPU, with those from dense masks on the CPU."""
     batch, kind = drawn(setting.size.text_length), torch.device(setting.device).type
     if kind == "cpu" and (why := refused()):
         found.row("FlexAttention", "", why)
@@ -118,7 +118,7 @@ def blocks(setting: Setting, found: Found) -> None:
         module = setting.network(recipe(setting, name), VOCABULARY).train()
         here = step(copy.deepcopy(module), batch, "cpu", "float32")
         torch._dynamo.reset()
-        # On a CPU too, so that the small form has it.
+        # Also on a CPU, so that --small covers it.
         always = mock.patch.object(DenoisingModule, "attends_in_blocks", return_value=True)
         with backend(setting.size.backend), always:
             compiled = setting.move(module)
@@ -132,7 +132,7 @@ def blocks(setting: Setting, found: Found) -> None:
 
 
 def refused() -> str:
-    """Return why torch has no gradient of FlexAttention on a CPU; an empty string where it has one."""
+    """Return why torch has no gradient of FlexAttention on a CPU, or an empty string if it has one."""
     q = torch.zeros(1, 1, 16, 16, requires_grad=True)
     try:
         flex_attention(q, q, q)
@@ -142,7 +142,7 @@ def refused() -> str:
 
 
 def drawn(length: int) -> Batch:
-    """Return a batch in the middle of a training; the last rows end early."""
+    """Return a batch from the middle of training; its last rows end early."""
     tokens = torch.randint(0, VOCABULARY, (ROWS, length), generator=torch.Generator().manual_seed(0))
     maskable = torch.arange(length) < torch.tensor([length] * (ROWS - 2) + [length // 2, 1])[:, None]
     mean = maskable.sum(1).float().mean()
@@ -161,7 +161,7 @@ def step(module: Any, batch: Batch, kind: str, precision: str) -> tuple[float, f
 
 
 def draws(setting: Setting, found: Found) -> None:
-    """Compare what is drawn by keys, bit by bit."""
+    """Compare random numbers that are drawn from keys, bit by bit."""
     rows = torch.arange(64)
 
     def dropped(rows: torch.Tensor, compiled: bool) -> torch.Tensor:
@@ -184,7 +184,7 @@ def draws(setting: Setting, found: Found) -> None:
 
 
 def texts(setting: Setting, found: Found) -> None:
-    """Compare what every sampler writes with one seed, by a network in float64, whose rounding decides nothing."""
+    """Compare the texts of every sampler for one seed and a float64 network, in which rounding has no effect."""
     size = setting.size
     here = denoisers(
         setting, lambda name, *more: recipe(setting, f"baselines/{name}", *more), VOCABULARY, torch.float64
@@ -203,7 +203,7 @@ def texts(setting: Setting, found: Found) -> None:
 
 
 class Kill(Callback):
-    """Kills its process after a step, as the kernel does when memory is out."""
+    """A callback that kills its process after a step, as the kernel does when memory runs out."""
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Kill."""
@@ -213,10 +213,10 @@ class Kill(Callback):
 
 @contextlib.contextmanager
 def in_order(gpu: bool) -> Iterator[None]:
-    """Let a GPU sum in a certain order, attention's gradient too; what torch has no such kernel for only warns."""
+    """Let a GPU sum in a fixed order, including in attention's gradient; operations without such a kernel only warn."""
     torch.use_deterministic_algorithms(gpu, warn_only=True)
     try:
-        # Where torch may only warn, the fast kernels of attention sum as it comes, and only plain products do not.
+        # If torch may only warn, fast attention kernels sum in any order, and only plain products sum in a fixed order.
         with sdpa_kernel(SDPBackend.MATH) if gpu else contextlib.nullcontext():
             yield
     finally:
@@ -224,13 +224,13 @@ def in_order(gpu: bool) -> Iterator[None]:
 
 
 def killed(path: str, folder: Path, gpu: bool) -> None:
-    """Train until it is killed; the whole of a process."""
+    """Train until the process is killed; this is all that the process does."""
     with in_order(gpu):
         train(load(path), folder, callbacks=[Kill()])
 
 
 def resumed(setting: Setting, found: Found) -> None:
-    """Kill a training and let it go on; what it records is that of one which nobody has killed."""
+    """Kill a training run and resume it; compare its record with that of an uninterrupted run."""
     more = [*setting.words, *setting.size.small, f"train.steps={STEPS}", f"train.save_every={SAVED}"]
     more += ["train.log_every=1", "train.compile=false", "train.precision=fp32", "backbone.dropout=0.1"]
     experiment = setting.experiment("atat", *more, f"train.keep_checkpoints={STEPS // SAVED}")
@@ -245,7 +245,7 @@ def resumed(setting: Setting, found: Found) -> None:
         raise KeyboardInterrupt
     expected = losses_of(whole)
     for name, run in (("again", again), ("resumed", result.folder)):
-        # After which step they part says where to look: in a step, or in what a checkpoint restores.
+        # The step after which they differ tells where to look: in a step, or in what a checkpoint restores.
         found.lines += [f"{name}: {apart(whole, run, step)}" for step in range(SAVED, STEPS + 1, SAVED)]
     for what, run in ((f"losses of {STEPS} steps, again", again), (AFTER, result.folder)):
         differences = [abs(losses_of(run).get(step, float("nan")) - expected[step]) for step in sorted(expected)]
@@ -255,7 +255,7 @@ def resumed(setting: Setting, found: Found) -> None:
 
 
 def apart(one: RunFolder, other: RunFolder, step: int) -> str:
-    """Return how far the weights of two trainings are apart at a checkpoint, in words."""
+    """Return a description of how far apart the weights of two training runs are at a checkpoint."""
     a, b = (load_file(run.checkpoint_model(step) / WEIGHTS) for run in (one, other))
     most = {name: float((a[name].double() - b[name].double()).abs().max()) for name in a}
     where = max(most, key=lambda name: most[name])
@@ -263,5 +263,5 @@ def apart(one: RunFolder, other: RunFolder, step: int) -> str:
 
 
 def losses_of(run: RunFolder) -> dict[int, float]:
-    """Return the loss of each step of a training."""
+    """Return a dict from step to loss for a training run."""
     return {line["step"]: line["loss"] for line in run.read_metrics()}

@@ -1,4 +1,4 @@
-"""The parts of the GPU page: a JSON file written after each row, the page from it, and the time limit."""
+"""The parts of the GPU page: a JSON file that is written after each row, the page made from it, and the time limit."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ MARKS = {True: "met", False: "**not met**", None: ""}
 
 
 class OutOfTime(BaseException):
-    """The budget has ended within a part; no `except Exception` of a library catches it."""
+    """The exception for a time limit that is reached within a part; no library's `except Exception` catches it."""
 
 
 @attrs.define
 class Found:
-    """What a part finds: rows (what, the bar, what was seen, whether the bar is met), lines, and figures by name."""
+    """The results of a part: rows (quantity, requirement, value, whether it is met), lines, and figures by name."""
 
     rows: list[tuple[str, str, str, bool | None]] = attrs.field(factory=list)
     lines: list[str] = attrs.field(factory=list)
     figures: dict[str, float] = attrs.field(factory=dict)
-    keep: Callable[[], None] = lambda: None  # called after each row, so that what ends the process loses none
+    keep: Callable[[], None] = lambda: None  # called after each row, so that no row is lost if the process ends
 
     def row(self, what: str, bar: str, seen: str, met: bool | None = None) -> None:
-        """Add a row, and say it."""
+        """Add a row and print it."""
         self.rows.append((what, bar, seen, met))
-        print(f"  {what}: {seen} {bar and f'(bar: {bar})'} {MARKS[met]}".rstrip(), flush=True)
+        print(f"  {what}: {seen} {bar and f'(required: {bar})'} {MARKS[met]}".rstrip(), flush=True)
         self.keep()
 
 
 @attrs.frozen
 class Part:
-    """A part of the page: `seconds` is about what it takes on an H100, by estimate, with nothing compiled yet."""
+    """A part of the page; `seconds` estimates its time on an H100 when nothing has been compiled yet."""
 
     name: str
     title: str
@@ -54,11 +54,11 @@ class Part:
 
 @attrs.define
 class Report:
-    """The parts that were measured, under a heading that says on what; nothing is written without a path.
+    """The measured parts, under a heading that describes the conditions; nothing is written without a path.
 
     Attributes:
-        heading: device, versions and sizes; parts of another heading are of no use here.
-        path: of the page; the JSON lies beside it.
+        heading: Device, versions and sizes; parts with a different heading cannot be reused.
+        path: Path of the page; the JSON file is in the same folder.
     """
 
     heading: Mapping[str, Any]
@@ -67,28 +67,28 @@ class Report:
     parts: dict[str, Any] = attrs.field(factory=dict)
 
     def go_on(self) -> None:
-        """Take over what is written; raises `ValueError` with a sentence where that was measured on something else."""
+        """Load the saved parts; raise a `ValueError` if they were measured under different conditions."""
         if self.path is None or not self.json.is_file():
             return
         try:
             known = json.loads(self.json.read_text(encoding="utf-8"))
             heading, self.parts = known["heading"], dict(known["parts"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.json} cannot be read ({error}); --fresh measures everything anew") from None
+            raise ValueError(f"{self.json} cannot be read ({error}); pass --fresh to measure all again") from None
         for key, now in self.heading.items():
             if heading.get(key) != now:
-                raise ValueError(f"{self.json}: {key} is {heading.get(key)}, and now {now}; --fresh begins anew")
+                raise ValueError(f"{self.json}: {key} is {heading.get(key)}, but now {now}; pass --fresh to restart")
 
     @property
     def json(self) -> Path:
-        """Where the parts are written."""
+        """Path of the JSON file with the parts."""
         assert self.path is not None
         return self.path.with_suffix(".json")
 
     def measure(self, parts: Sequence[Part], setting: Any, seconds: float) -> None:
-        """Measure the parts that are not done yet, one after the other, within so many seconds.
+        """Measure the parts that are not done yet, one after the other, within a number of seconds.
 
-        What has failed before comes last, or was ended, for it may fail again and take the process with it.
+        Parts that failed or were stopped before come last, because they may fail again and end the process.
         """
         end = setting.end = time.monotonic() + seconds
         for part in sorted(parts, key=lambda part: self.parts.get(part.name, {}).get("state") in ENDED):
@@ -96,7 +96,7 @@ class Report:
                 continue
             left = end - time.monotonic()
             if left < part.seconds:
-                why = f"it takes about {part.seconds:.0f} s, and {max(0, left):.0f} were left"
+                why = f"it takes about {part.seconds:.0f} s, and {max(0, left):.0f} s were left"
                 self.keep(parts, part.name, {"state": "left out", "why": why})
                 continue
             print(f"-- {part.title}", flush=True)
@@ -113,24 +113,24 @@ class Report:
             setting.tidy()
 
     def so_far(self, parts: Sequence[Part], name: str, found: Found, begun: float) -> None:
-        """Write what a part has found before it is done, for it may never be; another call measures it anew."""
-        self.parts[name] = self.outcome({"state": "unfinished", "why": "it was ended here"}, found, begun)
+        """Write the results of an unfinished part, because it may never finish; another call measures it again."""
+        self.parts[name] = self.outcome({"state": "unfinished", "why": "it was stopped here"}, found, begun)
         self.write(parts)
 
     def outcome(self, state: dict[str, Any], found: Found, begun: float) -> dict[str, Any]:
-        """Return the table of a part that began then."""
+        """Return the record of a part that began at this time."""
         took = {"seconds": round(time.monotonic() - begun, 1), "revision": self.revision}
         return state | took | {"rows": found.rows, "lines": found.lines, "figures": found.figures}
 
     def keep(self, parts: Sequence[Part], name: str, outcome: dict[str, Any]) -> None:
-        """Write what came of a part; that it failed before is not forgotten where it is left out now."""
+        """Write the outcome of a part; a part that is left out now keeps its earlier outcome."""
         if outcome["state"] != "left out" or name not in self.parts:
             self.parts[name] = outcome
         print(f"  {outcome['state']}{': ' + outcome['why'] if 'why' in outcome else ''}", flush=True)
         self.write(parts)
 
     def write(self, parts: Sequence[Part]) -> None:
-        """Write the JSON and the page, where they have a path."""
+        """Write the JSON file and the page if there is a path."""
         if self.path is not None:
             write_json(self.json, {"heading": self.heading, "parts": self.parts})
             write_text(self.path, self.page(parts))
@@ -162,7 +162,7 @@ class Report:
         return "\n".join(lines)
 
     def missed(self, parts: Sequence[Part]) -> list[str]:
-        """Return the bars that are not met, and the parts that are not done."""
+        """Return the requirements that are not met and the parts that are not done."""
         found = []
         for part in parts:
             one = self.parts.get(part.name, {"state": "left out"})
@@ -173,10 +173,10 @@ class Report:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise `OutOfTime` in the block when its seconds are over."""
+    """Raise `OutOfTime` inside the block when its seconds have passed."""
 
     def ring(*_: Any) -> None:
-        raise OutOfTime(f"not done when the minutes were over, after {seconds:.0f} s")
+        raise OutOfTime(f"not done at the time limit, after {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,4 +1,4 @@
-"""What every sampler that ships takes to write on one set of weights, and how much of that is the network's."""
+"""The generation time of every shipped sampler with one set of weights, and the network's share of this time."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from benchmarks.gpu.measured import Found
     from benchmarks.gpu.setting import Setting
 
-#: The objective whose network knows an order, for the samplers that ask for one; the others write by `mdlm`.
+#: The objective whose network learns an order, for samplers that need one; the other samplers use `mdlm`.
 OF = {"learned_order": "adaptive_position"}
 BAR = 0.6  # the network's share of ancestral sampling
 
 
 def samplers() -> list[tuple[str, str]]:
-    """Return the named samplers that ship, each with the recipe whose network it writes by."""
+    """Return the named samplers that ship, each with the experiment whose network it uses."""
     zoo = Zoo.load()
     names = [name for name in zoo.names("sampler") if zoo.describe("sampler", name).distribution == "atat-zoo"]
     return [(name, OF.get(name, "mdlm")) for name in names]
 
 
 def sampler(name: str, steps: int) -> Any:
-    """Return a sampler, of so many steps if it has a number of them."""
+    """Return a sampler, with this number of steps if it has a number of steps."""
     spec = Zoo.load().spec("sampler", name)
     if "tokens_per_step" in attrs.fields_dict(type(spec)) and hasattr(spec.tokens_per_step, "steps"):
         return attrs.evolve(spec, tokens_per_step=attrs.evolve(spec.tokens_per_step, steps=steps))
-    # As many evaluations as tokens where a sampler has no number of its own.
+    # A sampler without a number of steps takes as many steps as tokens.
     return (
         attrs.evolve(spec, steps=steps) if getattr(spec, "steps", None) and not hasattr(spec, "block_sampler") else spec
     )
 
 
 def denoisers(setting: Setting, recipe: Callable[..., Any], vocabulary: int, dtype: torch.dtype) -> dict[str, Any]:
-    """Return the modules of `samplers` by recipe, on the CPU, all of them with the same backbone."""
+    """Return a dict from experiment to module for `samplers`, on the CPU and all with the same backbone."""
     made = {name: setting.network(recipe(name), vocabulary).to(dtype).eval() for name in ("mdlm", *OF.values())}
     for module in made.values():
         module.backbone = made["mdlm"].backbone
@@ -49,7 +49,7 @@ def denoisers(setting: Setting, recipe: Callable[..., Any], vocabulary: int, dty
 
 
 def measure(setting: Setting, found: Found) -> None:
-    """Let each write; one evaluation beforehand sets things up."""
+    """Generate texts with each sampler, after one forward pass to warm up."""
     size = setting.size
 
     def recipe(name: str) -> Any:
@@ -81,7 +81,7 @@ def measure(setting: Setting, found: Found) -> None:
 
 
 def timed(setting: Setting, module: Any, work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Return the seconds of some work, the share of them that backbone and head have, and what it returns."""
+    """Return the seconds of some work, the share of backbone and head, and the result of the work."""
     spent, began = 0.0, 0.0
 
     def start(*_: Any) -> None:

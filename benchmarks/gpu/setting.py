@@ -1,4 +1,4 @@
-"""What the parts share: sizes, the device, a text of drawn words, and networks and trainings of owt-small's recipe."""
+"""What the parts share: sizes, the device, a text of random words, and networks and training runs of owt-small."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Size:
-    """How large everything is: by default that of owt-small, 32 rows at once.
+    """The sizes, by default those of owt-small with 32 rows at once.
 
     Attributes:
-        steps: of a training that is measured, of which the first `warm` do not count, for they compile.
-        texts: written by each sampler at once, of `text_length` tokens, in `sampling_steps` where a sampler has steps.
-        small: overrides of the networks in which a GPU is held against the CPU.
-        backend: of torch.compile.
-        most: steps of the training at the end.
+        steps: Steps of a measured training run; the first `warm` steps are not counted, because they compile.
+        texts: Texts that each sampler generates at once, with `text_length` tokens, in `sampling_steps` if it has
+        steps. small: Overrides for the networks with which a GPU is compared with the CPU. backend: Backend of
+        torch.compile. most: Maximum number of steps of the final training run.
     """
 
     vocabulary: int = 50_257
@@ -53,7 +52,7 @@ class Size:
     most: int = 1_000_000
 
 
-#: Compiled only as far as the graph, without the minutes that a C++ compiler takes.
+#: Compiled only to a graph, because a C++ compiler would take minutes.
 NANO = ("backbone.layers=1", "backbone.width=32", "backbone.heads=2")
 SMALL = Size(
     vocabulary=200,
@@ -82,14 +81,14 @@ def moved(value: Any, device: str) -> Any:
 
 @attrs.define(slots=False)
 class Setting:
-    """Where the parts are measured.
+    """The setting in which the parts are measured.
 
     Attributes:
-        tests: where the tests are that wait for a GPU.
-        text: overrides that name a text and its tokenizer, for the training at the end; drawn words without any.
-        move: takes a tensor, a module or a batch to the device.
-        figures: those of the parts that are done, by part and name.
-        end: of the minutes, by the monotonic clock.
+        tests: Paths of the tests that need a GPU.
+        text: Overrides with a text and its tokenizer for the final training run; without them, random words are used.
+        move: Function that moves a tensor, a module or a batch to the device.
+        figures: Figures of the finished parts, by part and name.
+        end: Time limit on the monotonic clock.
     """
 
     size: Size
@@ -103,39 +102,39 @@ class Setting:
 
     @property
     def gpu(self) -> bool:
-        """Whether the device is a GPU that is there."""
+        """Whether the device is an available GPU."""
         return self.device != "cpu" and torch.cuda.is_available()
 
     @property
     def gpu_name(self) -> str:
-        """The driver's name of the GPU, less its maker's; of what it would be, where none is measured."""
+        """The driver's name of the GPU without the manufacturer; without a GPU, the name of the assumed one."""
         name = torch.cuda.get_device_name() if self.gpu else "H100 80GB HBM3"
         return name.removeprefix("NVIDIA ").strip()
 
     def synchronize(self) -> float:
-        """Return the time when all that was asked of the device is done."""
+        """Return the time once the device has finished all queued work."""
         if self.gpu:
             torch.cuda.synchronize()
         return time.perf_counter()
 
     def tidy(self) -> None:
-        """Let go of what a part has left in memory; ends the program where a part has broken the GPU."""
+        """Free the memory that a part has left; end the program if a part has broken the GPU."""
         torch._dynamo.reset()
         gc.collect()
         try:
             self.synchronize()
         except RuntimeError as error:
-            sys.exit(f"the GPU does not answer this process any more; call again to go on ({error})")
+            sys.exit(f"the GPU no longer responds to this process; run the command again to continue ({error})")
         if self.gpu:
             torch.cuda.empty_cache()
 
     @cached_property
     def words(self) -> list[str]:
-        """Overrides that name a text of drawn words and its tokenizer, which are written now."""
+        """Overrides that select a text of random words and its tokenizer, which are written on first use."""
         return words_in(self.folder, self.size)
 
     def experiment(self, name: str, *more: str) -> Experiment:
-        """Return a variant of owt-small, a step of which has `size.rows` rows."""
+        """Return a variant of owt-small with `size.rows` rows per step."""
         size = self.size
         settings = [f"data.root={self.folder / 'data'}", "data.lanes=4", "data.special_tokens=none"]
         settings += [f"data.length={size.length}", f"train.batch_size={size.rows}"]
@@ -152,14 +151,14 @@ class Setting:
         return load(f"owt-small/{name}", [*settings, *size.overrides, *more])
 
     def trained(self, experiment: Experiment, name: str, *callbacks: Any) -> Result:
-        """Train in a folder of that name; Composer has taken an interruption, which is raised here again."""
+        """Train in a folder with this name; raise an interruption that Composer caught again."""
         result = train(experiment, self.folder / name, overwrite=True, callbacks=callbacks)
         if not result.finished:
             raise KeyboardInterrupt
         return result
 
     def network(self, experiment: Experiment, vocabulary: int) -> Any:
-        """Return an objective's module on the CPU, with weights drawn so that no branch is zero."""
+        """Return an objective's module on the CPU, with weights that are drawn so that no branch is zero."""
         module = assemble(experiment, Context(vocabulary_size=vocabulary, length=experiment.data.length))
         generator = torch.Generator().manual_seed(0)
         for parameter in module.parameters():
@@ -169,7 +168,7 @@ class Setting:
 
 
 def words_in(folder: Path, size: Size) -> list[str]:
-    """Write a text of drawn words and their tokenizer, and return the overrides that name them."""
+    """Write a text of random words and its tokenizer, and return the overrides that select them."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {"[EOS]": 0} | {f"w{i}": i for i in range(1, size.vocabulary)}
@@ -178,7 +177,7 @@ def words_in(folder: Path, size: Size) -> list[str]:
     tokenizer.save(str(folder / "tokenizer.json"))
     rng, named = np.random.default_rng(0), []
     for split, rows in (("train", size.sequences), ("validation", 16)):
-        # Frequencies as in text; the length of a line is that of a sequence.
+        # Frequencies as in text; each line is as long as a sequence.
         drawn = rng.zipf(1.2, (rows, size.length)) % (size.vocabulary - 1) + 1
         (folder / f"{split}.txt").write_text("\n".join(" ".join(f"w{i}" for i in row) for row in drawn) + "\n")
         named.append(f'corpus.{split}=["{folder / split}.txt"]')
@@ -187,10 +186,10 @@ def words_in(folder: Path, size: Size) -> list[str]:
 
 
 def heading(setting: Setting) -> dict[str, str]:
-    """Return what every part was measured on, in words."""
+    """Return the conditions under which every part is measured, in words."""
     said, size = describe([]), setting.size
     device = torch.cuda.get_device_name() if setting.gpu else said["machine"]["processor"]
-    at_once = f"{size.rows} sequences of {size.length} tokens, {size.vocabulary:,} different ones"
+    at_once = f"{size.rows} sequences of {size.length} tokens, vocabulary size {size.vocabulary:,}"
     return {
         "device": device,
         "versions": ", ".join(f"{name} {said['packages'][name]}" for name in ("torch", "mosaicml")),
@@ -199,6 +198,6 @@ def heading(setting: Setting) -> dict[str, str]:
 
 
 def revision() -> str:
-    """Return the commit of the tree, and whether it has changes."""
+    """Return the commit of the working tree, and whether the tree has changes."""
     git = describe([])["git"]
     return f"{git['commit'][:9]}{' with changes' * git['changed']}" if git else "no commit"

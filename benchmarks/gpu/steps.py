@@ -1,4 +1,4 @@
-"""Steps as one would write them, without Composer: their time beside the bound on it, and their memory by formula."""
+"""Plain training steps without Composer: their time and its lower bound, and their memory and its formula."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from benchmarks.gpu.setting import Setting
 
 GROUPS, PROFILED, KERNELS = 5, 3, 10
-#: How far the peak of memory may be from the formula, relative.
+#: Largest relative difference of peak memory from the formula.
 MEMORY = 0.2
 
 
 def step_of(setting: Setting, experiment: Experiment) -> tuple[Any, Callable[[], None]]:
-    """Return the objective of an experiment, and what makes its next step on drawn tokens."""
+    """Return the objective of an experiment, and a function that takes its next step on random tokens."""
     context = Context(vocabulary_size=setting.size.vocabulary, length=experiment.data.length, device=setting.device)
     return stepper(experiment, context, move=setting.move)
 
 
 def seconds_of(setting: Setting, step: Callable[[], None]) -> float:
-    """Return the median seconds of a step: the device is waited for after a group of them, as in a training."""
+    """Return the median seconds of a step; the device is synchronized after each group of steps, as in training."""
     each = max(1, (setting.size.steps - setting.size.warm) // GROUPS)
     for _ in range(max(2, setting.size.warm // 4)):
         step()
@@ -48,13 +48,13 @@ def seconds_of(setting: Setting, step: Callable[[], None]) -> float:
 
 
 def backend(name: str) -> Any:
-    """Return a context in which torch compiles by that backend, modules too."""
+    """Return a context in which torch compiles with this backend, including modules."""
     compile = torch.compile
     return mock.patch.object(torch, "compile", lambda model, **options: compile(model, **options | {"backend": name}))
 
 
 def profiled(setting: Setting, step: Callable[[], None]) -> list[str]:
-    """Return what takes most of a step, as lines."""
+    """Return lines that list the operations that take the most time in a step."""
     with profile(activities=activities(setting.gpu)) as profiler:
         for _ in range(PROFILED):
             step()
@@ -68,7 +68,7 @@ def profiled(setting: Setting, step: Callable[[], None]) -> list[str]:
 
 
 def predicted(setting: Setting, compiled: bool) -> float | None:
-    """Return the seconds of a step that `benchmarks.roofline` bounds it by; None on a GPU that it does not know."""
+    """Return the lower bound of `benchmarks.roofline` on the seconds of a step, or None for an unknown GPU."""
     if setting.gpu_name not in roofline.BANDWIDTHS:
         return None
     size = setting.size
@@ -79,7 +79,7 @@ def predicted(setting: Setting, compiled: bool) -> float | None:
 
 
 def measure(setting: Setting, found: Found) -> None:
-    """Time a step of `mdlm`, compiled and eager, and say what it consists of."""
+    """Time a step of `mdlm`, compiled and eager, and list its main operations."""
     for how in ("compiled", "eager"):
         with backend(setting.size.backend):
             module, step = step_of(
@@ -89,26 +89,26 @@ def measure(setting: Setting, found: Found) -> None:
             lines = profiled(setting, step)
         found.figures[how] = seconds
         rate = setting.size.rows * setting.size.length / seconds
-        found.row(f"a step of `mdlm`, {how}", "", f"{1e3 * seconds:.1f} ms, {rate:,.0f} tokens a second")
-        found.lines += [f"{how}: what takes most of a step", *lines]
+        found.row(f"a step of `mdlm`, {how}", "", f"{1e3 * seconds:.1f} ms, {rate:,.0f} tokens/s")
+        found.lines += [f"{how}: the longest operations of a step", *lines]
         del module, step
         setting.tidy()
     for how in ("compiled", "eager"):
         bound = predicted(setting, how == "compiled")
-        seen = "this GPU's bandwidth is not known"
+        seen = "this GPU's bandwidth is unknown"
         if bound is not None:
-            seen = f"{1e3 * bound:.1f} ms, {bound / found.figures[how]:.0%} of the time it took"
+            seen = f"{1e3 * bound:.1f} ms, {bound / found.figures[how]:.0%} of the measured time"
         found.row(f"`python -m benchmarks roofline`, a step {how}, on {setting.gpu_name}", "", seen)
 
 
 def memory(setting: Setting, found: Found) -> None:
-    """Hold the peak of a step's memory against the formula of `benchmarks.scale`."""
+    """Compare the peak memory of a step with the formula of `benchmarks.scale`."""
     size = setting.size
     for how in ("compiled", "eager"):
         experiment = setting.experiment("mdlm", f"train.compile={str(how == 'compiled').lower()}")
         network: Any = experiment.parts["backbone"]
         kept = cost.state(network.weights(size.vocabulary))
-        by_formula = sum(kept.values()) - kept["EMA"]  # which this step has not
+        by_formula = sum(kept.values()) - kept["EMA"]  # this step has no EMA
         by_formula += cost.casts(network, size.vocabulary)
         compiled, masked = how == "compiled", size.rows * size.length // 2
         by_formula += cost.activations(network, size.rows, size.length, compiled=compiled)
@@ -118,22 +118,22 @@ def memory(setting: Setting, found: Found) -> None:
             torch.cuda.reset_peak_memory_stats()
         with backend(size.backend):
             module, step = step_of(setting, experiment)
-            for _ in range(4):  # the second one has the optimizer's moments
+            for _ in range(4):  # from the second step on, the optimizer has its moments
                 step()
         setting.synchronize()
-        what, expected = f"peak of memory, {how}, by formula", f"{by_formula / 1e9:.2f} GB"
+        what, expected = f"peak memory, {how}, relative to the formula", f"{by_formula / 1e9:.2f} GB"
         if setting.gpu:
             peak = torch.cuda.max_memory_allocated() - before
             met = abs(peak / by_formula - 1) <= MEMORY
             found.row(what, f"± {MEMORY:.0%} of {expected}", f"{peak / 1e9:.2f} GB", met)
         else:
-            found.row(what, f"± {MEMORY:.0%} of {expected}", "no GPU to ask")
+            found.row(what, f"± {MEMORY:.0%} of {expected}", "not measured without a GPU")
         del module, step
         setting.tidy()
 
 
 def objectives(setting: Setting, found: Found) -> None:
-    """Time a step of `sets` and `block` over one of `mdlm`, all of the same rows, with either mask of attention."""
+    """Time a step of `sets` and `block` relative to `mdlm` on the same rows, with each form of attention mask."""
     recipes = {
         "mdlm": ("mdlm", ()),
         "sets": ("sets", ()),
@@ -146,12 +146,12 @@ def objectives(setting: Setting, found: Found) -> None:
                 module, step = step_of(setting, setting.experiment(variant, *more))
                 in_blocks = module.context.compiled and module.backbone.takes_block_masks
                 if "Flex" in how and not in_blocks:
-                    found.row(f"a step of `{name}`{how}", "", "it is not compiled here")
+                    found.row(f"a step of `{name}`{how}", "", "not compiled here")
                     continue
                 module.backbone.takes_block_masks = "Flex" in how
                 seconds = seconds_of(setting, step)
             del module, step
             setting.tidy()
             base = base or seconds
-            seen = f"{1e3 * seconds:.1f} ms, {seconds / base:.2f} times that of `mdlm`"
+            seen = f"{1e3 * seconds:.1f} ms, {seconds / base:.2f} times the step of `mdlm`"
             found.row(f"a step of `{name}`{how}", "", seen)

@@ -1,4 +1,4 @@
-"""Trainings by Composer: against a bare loop, with ATAT's parts, as long as there is time; and the tests that wait."""
+"""Training runs with Composer (against a bare loop, with ATAT's parts, a long one), and the tests that need a GPU."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ BEGINNING, SHARE, UNKNOWN_STEP, LEAST = 25.0, 0.85, 0.15, 20
 
 
 def median(result: Result, figure: str, warm: int) -> float | None:
-    """Return the median of a figure over the lines of metrics after the first steps, None where there is none."""
+    """Return the median of a metric over the lines after the first `warm` steps, or None if it was not recorded."""
     values = [line[figure] for line in result.folder.read_metrics() if line["step"] > warm and figure in line]
     return statistics.median(values) if values else None
 
 
 def measure(setting: Setting, found: Found) -> None:
-    """Train `mdlm` beside a bare loop, and then the others."""
+    """Train `mdlm` together with a bare loop, followed by the other experiments."""
     warm = setting.size.warm
     experiment = setting.experiment("mdlm", *setting.words)
     bare = BareLoop(experiment)
     mdlm = setting.trained(experiment, "mdlm", bare)
     ratio = 1 / report("Composer", "bare loop", bare.timed[warm:])
-    found.row("speed of a step, of a bare loop's", "≥ 0.95", f"{ratio:.3f}", ratio >= 0.95)
+    found.row("speed of a step, relative to a bare loop", "≥ 0.95", f"{ratio:.3f}", ratio >= 0.95)
     used, speed = (median(mdlm, figure, warm) for figure in ("utilisation", "tokens_per_second"))
     assert speed is not None
-    seen = "the GPU's peak is not known" if used is None else f"{used:.1%}"
+    seen = "the GPU's peak is unknown" if used is None else f"{used:.1%}"
     found.row("model-FLOP utilisation of `mdlm`", "≥ 40 %", seen, None if used is None else used >= 0.4)
-    found.row("tokens a second of `mdlm`", "", f"{speed:,.0f}")
+    found.row("tokens per second of `mdlm`", "", f"{speed:,.0f}")
     found.figures["step"] = setting.size.rows * setting.size.length / speed
     del bare
     for name in ("bell", "atat", "importance"):
@@ -52,25 +52,25 @@ def measure(setting: Setting, found: Found) -> None:
 
 
 def waiting_tests(setting: Setting, found: Found) -> None:
-    """Run the tests that wait for a GPU; where all are skipped, none has passed."""
+    """Run the tests that need a GPU; if all are skipped, the row fails."""
     paths = setting.tests or sorted(
         str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8")
     )
     words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *paths]
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    said = [f"pytest ended with {done.returncode}", *done.stdout.strip().splitlines()]
-    found.row("tests that wait for a GPU", "pass", said[-1], done.returncode == 0 and "passed" in said[-1])
+    said = [f"pytest exited with code {done.returncode}", *done.stdout.strip().splitlines()]
+    found.row("tests that need a GPU", "pass", said[-1], done.returncode == 0 and "passed" in said[-1])
     found.lines += [line for line in said if line.startswith(("FAILED", "ERROR"))]
 
 
 def long(setting: Setting, found: Found) -> None:
-    """Train `mdlm` for what is left of the minutes, on the text that is given, or on drawn words."""
+    """Train `mdlm` for the remaining time on the given text or on random words."""
     of = setting.figures
     step = of.get("trainings", {}).get("step") or of.get("steps", {}).get("compiled") or UNKNOWN_STEP
     left = setting.end - time.monotonic()
     steps = min(int(SHARE * (left - BEGINNING) / step), setting.size.most)
     if steps < LEAST:
-        raise RuntimeError(f"{left:.0f} s are left, in which there are no {LEAST} steps")
+        raise RuntimeError(f"{left:.0f} s are left, which is too short for {LEAST} steps")
     more = [*(setting.text or setting.words), f"train.steps={steps}", f"train.save_every={steps}"]
     more += ["train.log_every=10", "schedule.warmup_steps=10"]
     result = setting.trained(setting.experiment("mdlm", *more), "long")
@@ -78,9 +78,9 @@ def long(setting: Setting, found: Found) -> None:
     speed = median(result, "tokens_per_second", setting.size.warm)
     tokens = steps * setting.size.rows * setting.size.length
     found.row(
-        f"`mdlm` for {steps} steps on {'the given text' if setting.text else 'drawn words'}", "", f"{tokens:,} tokens"
+        f"`mdlm` for {steps} steps on {'the given text' if setting.text else 'random words'}", "", f"{tokens:,} tokens"
     )
-    found.row("tokens a second", "", f"{speed:,.0f}" if speed else "too few steps")
+    found.row("tokens per second", "", f"{speed:,.0f}" if speed else "too few steps")
     first, last = lines[0]["loss"], lines[-1]["loss"]
     found.row(
         f"loss at step {lines[0]['step']} and {lines[-1]['step']}", "falls", f"{first:.3f}, {last:.3f}", last < first

@@ -78,8 +78,8 @@ def test_a_broken_plugin_is_listed_and_breaks_nothing(install, atat, monkeypatch
     assert broken["error"] == "RuntimeError: no such luck"
     code, out, err = atat("zoo", "list", "noise")
     assert (code, "linear" in out) == (0, True)
-    assert err == "plugin broken of atat-zoo-broken is broken: RuntimeError: no such luck\n"
-    assert refused(atat, "zoo", "check").startswith("error: plugin broken of atat-zoo-broken: RuntimeError")
+    assert err == "plugin broken from atat-zoo-broken is broken: RuntimeError: no such luck\n"
+    assert refused(atat, "zoo", "check").startswith("error: plugin broken from atat-zoo-broken: RuntimeError")
     monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
     rows = json.loads(printed(atat, "zoo", "plugins", "--json"))
     assert [(row["status"], row["parts"]) for row in rows] == [("disabled", [])]

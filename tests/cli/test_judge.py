@@ -76,7 +76,7 @@ def test_mauve(atat):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
     out = printed(atat, "--judge", "judge", "--num-samples", "20", "--mauve")
     assert [line for line in out.splitlines() if line.startswith("MAUVE  ")]
-    assert "MAUVE of fewer than 1,000 texts is not reliable." in out
+    assert "MAUVE is not reliable on fewer than 1,000 texts." in out
 
 
 def test_what_the_judge_may_be_called(root):

@@ -108,7 +108,7 @@ def test_a_broken_package_breaks_only_its_own_command(install, atat, how):
     install("words", other="mine")
     assert "mine Say a word, by whatever it takes." in sections(atat)["Commands of atat-zoo-broken"]
     code, out, err = atat("mine", "one")
-    said = f"error: atat mine of atat-zoo-broken cannot be imported: {why}; reinstall atat-zoo-broken"
+    said = f"error: atat mine from atat-zoo-broken cannot be imported: {why}; reinstall atat-zoo-broken"
     assert (code, out, err.splitlines()[-1]) == (2, "", said)
     assert printed(atat, "other", "one") == "mine: one\n"
 
@@ -140,7 +140,9 @@ def test_a_command_whose_package_is_absent_names_it(alone, atat, name):
 @pytest.mark.parametrize("words", ["--figures --with x/y --sampler ancestral", "--out x"])
 def test_a_flag_of_importance_that_has_moved_names_its_command(atat, words):
     said = refused(atat, "importance", "x", *words.split())
-    assert said.endswith(" belong to `atat importance-figures` of atat-zoo-paper: pip install atat-zoo-paper")
+    assert said.endswith(
+        " belong to `atat importance-figures`, a command of atat-zoo-paper: pip install atat-zoo-paper"
+    )
 
 
 def test_help_imports_no_package(tmp_path):

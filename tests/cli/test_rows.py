@@ -25,7 +25,7 @@ def own(tmp_path, monkeypatch):
 def test_the_commands_say_and_show_what_joins_documents(atat, own):
     said = "each document ends with EOS"
     code, out, _ = atat("data", "build", "own.toml")
-    assert (code, f"in them, {said}\n" in out) == (0, True)
+    assert (code, f"in these shards, {said}\n" in out) == (0, True)
     folder = next(line.rpartition(" ")[2] for line in out.splitlines() if line.startswith("the shards are in"))
     assert said in atat("data", "info", folder)[1].splitlines()
     code, out, _ = atat("data", "show", "own.toml", "-n", "2", "--json")
@@ -37,7 +37,7 @@ def test_the_commands_say_and_show_what_joins_documents(atat, own):
     assert all(story.startswith("story ") for story in stories[1:-1])
     assert atat("data", "show", "own.toml", "-n", "1")[1].splitlines()[-1] == rows[0]["text"]
     code, out, _ = atat("data", "build", "own.toml", "data.special_tokens=none")
-    assert 'in them, documents are concatenated without a separator (set data.special_tokens = "document" to' in out
+    assert 'in these shards, documents are concatenated without a separator (set data.special_tokens = "document" to' in out
 
 
 @pytest.mark.parametrize(

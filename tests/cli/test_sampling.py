@@ -163,7 +163,7 @@ MISTAKES = [
     (("sample", "run", "--prompt", "\udcff"), "--prompt is not UTF-8"),
     (("sample", "run", "--watch"), "--watch needs a terminal"),
     (("sample", "run", "--trace", "run"), "--trace run is a folder; pass a file"),
-    (("sample", "run", "--trace", "run/resolved.toml"), "--trace run/resolved.toml: belongs to the run "),
+    (("sample", "run", "--trace", "run/resolved.toml"), "--trace run/resolved.toml belongs to the run "),
     (("sample", "run", "--trace", "pipe"), "pipe is a device or a pipe, which cannot be replaced; name a file"),
     (("sample", "unfinished"), "unfinished has no final model yet; finish its training with `atat train --resume"),
     (
@@ -304,7 +304,7 @@ def test_an_error_of_the_system_that_names_no_file_is_one_sentence(atat, monkeyp
         raise error
 
     monkeypatch.setattr("atat_zoo.cli.zoo_command.table", fail)
-    expected = f"error: a file or connection: {said}; pass another path or address, or repair this one\n"
+    expected = f"error: a file or connection: {said}; pass a different path or address, or fix this one\n"
     assert atat("zoo", "list") == (2, "", expected)
 
 

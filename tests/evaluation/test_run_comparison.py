@@ -132,7 +132,7 @@ def test_the_value_to_reach_is_the_worst_final_one():
     assert found(silent, subject("b")).reach is None
     assert not any("sequences ×" in line for line in notes(comparison))
     known = attrs.evolve(slow, history=attrs.evolve(slow.history, evaluated_on="9 sequences, 2 masks each"))
-    assert "(9 sequences, 2 masks each) is at most this." in notes(found(known, fast))[-1]
+    assert "(9 sequences, 2 masks each) is at most this value." in notes(found(known, fast))[-1]
     assert any("no run recorded an evaluation" in line for line in notes(found(silent, subject("b"))))
 
 
@@ -240,7 +240,7 @@ def test_runs_of_other_text_are_refused(tiny, trained, tmp_path):
 def test_mistakes_are_said_in_one_sentence(tiny, trained, atat, monkeypatch):
     monkeypatch.chdir(tiny.root)
     for words, sentence in (
-        (["trained"], "is only one run; pass two or more"),
+        (["trained"], "is the only run; pass two or more"),
         (["trained", "nowhere"], "nowhere is not a run folder"),
         (["trained", "trained", "--metric", "brier"], "unknown metric 'brier'"),
         (["trained", "trained", *2 * ("--metric", "brier_score")], "--metric: metrics has 'brier_score' twice"),

@@ -16,7 +16,7 @@ __all__ = ["alone", "install"]
 MENU = '[masking.spiral]\npath = "made_up_shown.strategies:Spiral"\nsummary = "made up"\n'
 EXAMPLE = 'EXAMPLES = {("masking", "spiral"): lambda folder: {"power": 0.5}}'
 # Of each: what is replaced in the good plugin, by what, and what is said of it.
-IMPORTED, HELD = "plugin broken of atat-zoo-broken: ", "'spiral' fails the check "
+IMPORTED, HELD = "plugin broken from atat-zoo-broken: ", "'spiral' fails the check "
 BROKEN = {
     "import error": ("@component", "import no_such_module", f"{IMPORTED}ModuleNotFoundError: No module named 'no_such"),
     "duplicate name": ('"spiral"', '"uniform"', f"{IMPORTED}masking 'uniform' is provided by both atat-zoo and atat"),
@@ -114,7 +114,7 @@ def test_a_menu_that_is_wrong_breaks_its_own_plugin_only(plugins, install, atat)
     code, out, err = atat("zoo", "list", "masking")
     assert (code, "helix" in out, "spiral" in out) == (0, True, True)
     assert len(err.splitlines()) == 1
-    assert "plugin menu of atat-zoo-menu is broken: " in err
+    assert "plugin menu from atat-zoo-menu is broken: " in err
     assert "; write it again" in err
 
 

@@ -181,19 +181,19 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
         (["{one}", "{one}"], "is passed twice"),
         (["{one}", "--out", "page.pdf"], "pass a path such as report.html"),
         (["{one}", "--frontier"], "--frontier only works with --compute"),
-        (["{one}", "--out", "{one}.html"], "is a folder, or does not end in .html"),
-        (["{one}", "--out", "{one}/resolved.toml/page.html"], "resolved.toml/page.html: belongs to the run "),
+        (["{one}", "--out", "{one}.html"], "is a folder or does not end in .html"),
+        (["{one}", "--out", "{one}/resolved.toml/page.html"], "resolved.toml/page.html belongs to the run "),
         (["{one}", "--out", "{one}.toml/page.html"], "page.html cannot be written: "),
         (["{one}", "--out", "/proc/nowhere/page.html"], "/proc/nowhere/page.html cannot be written: "),
         (["{one}", "--out", "{one}/pipe.html"], "pipe.html is a device or a pipe, which cannot be replaced"),
         (
             ["{one}", "--out", "{one}/page.html", "--figures", "{one}/resolved.toml"],
-            "--figures {one}/resolved.toml: belongs to the run",
+            "--figures {one}/resolved.toml belongs to the run",
         ),
         (["{one}", "--out", "{one}/page.html", "--figures", "{one}.toml"], ".toml: File exists"),
         ([str(CONFIRM), "--compute"], "does not work with a study"),
         (["nowhere.json"], "cannot be read"),
-        (["{one}/report/text.json"], "has no results of a study"),
+        (["{one}/report/text.json"], "contains no study results"),
     ],
 )
 def test_mistakes_are_sentences(atat, runs, words, sentence, plain):
@@ -232,7 +232,9 @@ def test_what_is_damaged_is_said_once_and_without_a_model_there_is_a_page(atat, 
     evaluation, replay, nothing = err.splitlines()
     assert evaluation.startswith(f"note: {run / 'evaluations' / 'importance.json'} cannot be read: ")
     assert replay.startswith(f"note: {run / 'report' / 'replay.json'} cannot be read: ")
-    assert nothing.startswith(f"note: nothing is computed for the report: {run} has no final model yet; finish its")
+    assert nothing.startswith(
+        f"note: no results were computed for the report: {run} has no final model yet; finish its"
+    )
     text = (run / "report.html").read_text(encoding="utf-8")
     assert given(text)["data"]["tables"]["curves"]
 
@@ -372,7 +374,7 @@ def test_a_page_has_the_numbers_that_commands_print(atat, tmp_path, plain):
     run = make_run(tmp_path, "mdlm", objective="mdlm", estimator=learned)
     said = printed(atat, "report", str(run), "--compute")
     assert f"{run}: text took " in said
-    assert ": no sampler is evaluated; pass --frontier to do so (slow)\n" in said
+    assert ": no sampler was evaluated; pass --frontier to do so (slow)\n" in said
     bounds = json.loads(printed(atat, "eval", str(run), "--json", "--mask-samples", "1"))["bounds"]
     data = collect([run])
     assert [row["value"] for row in data["tables"]["bounds"]] == [bound["value"] for bound in bounds.values()]

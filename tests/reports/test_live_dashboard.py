@@ -98,7 +98,7 @@ def test_a_run_may_vanish_and_come_again(tmp_path):
         answer, text = get(server, "/")
         assert (answer.status, text.decode()) == (
             503,
-            f"{run.path} does not exist at the moment; reload this page later.\n",
+            f"{run.path} does not exist at the moment. Reload this page later.\n",
         )
         run.path.rename(tmp_path / "old")
         assert get(server, "/data")[0].status == 204
@@ -129,7 +129,9 @@ def test_a_port_in_use_is_a_sentence(atat, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"--port {port}: cannot be opened: Address already in use; choose another"):
+        with pytest.raises(
+            UserError, match=f"--port {port}: the port cannot be opened: Address already in use; choose"
+        ):
             PageServer(run.path, port)
         pytest.importorskip("vl_convert")
         assert refused(atat, "watch", str(run.path), "--port", str(port)).startswith(f"error: --port {port}: ")

@@ -141,7 +141,7 @@ def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(
     assert data["verdict"][2] == f"{data['title']}: its held-out {title('nelbo')} {began}."
     of_sequences, of_counts = data["notes"]["curves"]
     assert "64 of the 768 sequences" in of_sequences
-    assert "the network has the n-gram prior from step 0" in of_counts
+    assert "the network includes the n-gram prior from step 0" in of_counts
 
 
 def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch):
@@ -162,7 +162,7 @@ def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch
     assert small["runs"][0]["figures"] == []
     assert small["runs"][0]["text"] == data["runs"][0]["text"]
     name = data["runs"][0]["name"]
-    assert f"{name}: figures left out to keep the page small." in small["notes"]["importance"]
+    assert f"{name}: figures are left out to keep the page small." in small["notes"]["importance"]
 
 
 def test_what_is_compared_and_what_differs_comes_first(tmp_path):
@@ -187,7 +187,9 @@ def test_a_long_run_is_thinned_the_page_says_so_and_its_histogram_counts_every_r
     data = collect([run])
     kept = len(data["tables"]["curves"])
     assert kept <= run_records.POINTS == len(data["tables"]["rates"])
-    assert data["notes"]["curves"][0].startswith(f"long: {kept} of 2,000 logged steps are drawn, with the extremes")
+    assert data["notes"]["curves"][0].startswith(
+        f"long: {kept} of 2,000 logged steps are drawn, including the extremes"
+    )
     assert "800 of 2,000 logged mask rates are drawn, evenly spaced" in data["notes"]["curriculum"][0]
     drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()]
     with RunFolder(run).metrics.open("a") as file:
@@ -275,7 +277,7 @@ def test_damaged_files_are_missing_ones(full, copy, tmp_path, damage):
     said = {str(each.message) for each in told}
     for name in ("text", "replay", "compare"):
         (sentence,) = (each for each in said if each.startswith(f"{copy / 'report' / name}.json "))
-        assert sentence.endswith("; it is ignored; run `atat report --compute` to record it again")
+        assert sentence.endswith("; it is ignored; run `atat report --compute` to compute it again")
     if damage == b'{"format": 1}':  # the key that is wrong is named
         assert any("text.json is damaged: step is missing; it is ignored" in each for each in said)
     assert all(each.isprintable() for each in said)
@@ -361,14 +363,14 @@ def test_tasks_of_the_latest_weights_are_tables_with_a_column_for_each_run(copy,
         "infilling (gap = 3)",
         ["score", "quantity", "items", "full", "other", "AR, published"],
     )
-    assert by_itself["said"][0] == "Seed 3, step 450 of full; ± one standard error over items."
+    assert by_itself["said"][0] == "Seed 3, step 450 from full; ± one standard error over items."
     assert by_itself["rows"][0] == ["price", "nats per token", "2", "5.500 ± 0.020", "—", "—"]
     assert [row[3:] for row in shared["rows"]] == [
         ["0.348 ± 0.020", "1.348 ± 0.020", "—"],
         ["95.1", "95.1", "82.05"],
         ["not finite", "not finite", "—"],
     ]
-    said = ["Seed 17, step 450 of full and other; ± one standard error over items.", "a <b>note</b>"]
+    said = ["Seed 17, step 450 from full and other; ± one standard error over items.", "a <b>note</b>"]
     assert shared["said"][:2] == said
     assert "`atat compare RUN RUN --task`" in shared["said"][2]
 

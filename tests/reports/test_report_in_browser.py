@@ -92,7 +92,7 @@ def test_the_verdict_is_read_without_javascript(browser, pages):
     assert page.locator("h1").text_content().startswith("Perplexity of <svg")
     assert "lowest first: <img src=x onerror=alert(1)> 55.9 ± 1.2" in page.locator("#head").text_content()
     assert page.locator("#head td").count() == 14
-    assert "need JavaScript" in page.locator("#main").text_content()
+    assert "require JavaScript" in page.locator("#main").text_content()
     context.close()
 
 

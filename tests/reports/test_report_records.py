@@ -198,7 +198,7 @@ def test_a_damaged_file_is_missing_and_is_computed_again(plain, damage):
     path = plain / "report" / "replay.json"
     whole = path.read_bytes()
     path.write_bytes(damage)
-    with pytest.warns(OmissionNote, match=r"replay\.json .*; it is ignored; run .*--compute` to record"):
+    with pytest.warns(OmissionNote, match=r"replay\.json .*; it is ignored; run .*--compute` to compute"):
         assert missing(plain) == ["replay", "frontier"]
     with pytest.warns(OmissionNote):
         assert list(compute(plain)) == ["replay"]
@@ -234,7 +234,7 @@ def test_a_run_without_a_model_is_said(tmp_path):
         with pytest.raises(UserError, match="is not a run folder"):
             function(tmp_path)
     (tmp_path / "resolved.toml").touch()
-    with pytest.warns(UnsavedNote, match=r"nothing is computed for the report: .* has no final model yet; finish"):
+    with pytest.warns(UnsavedNote, match=r"no results were computed for the report: .* has no final model yet; finish"):
         assert compute(tmp_path) == {}
 
 

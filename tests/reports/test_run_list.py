@@ -159,7 +159,7 @@ def test_diff_puts_bounds_on_the_same_text_and_masks_side_by_side(atat, tmp_path
     (line, *more) = (each for each in lines if each.startswith("validation, 8 sequences, 2 masks each, seed 17, step "))
     assert f"{PERPLEXITY} 60.0 ± 1.2" in line
     assert [line, *more][-1].endswith(f"{PERPLEXITY} 50.0 ± 1.0")
-    assert last == f"`atat compare {one.path} {two.path}` measures the difference with its confidence interval."
+    assert last == f"`atat compare {one.path} {two.path}` measures the difference and gives its confidence interval."
     (same,) = json.loads(atat("diff", str(one.path), str(two.path), "--json")[1])["bounds"]
     assert [bound["value"] for bound in same["bounds"]] == [60.0, 50.0]
     assert (same["split"], same["draws"], same["seed"]) == ("validation", 2, 17)

@@ -12,7 +12,7 @@ NAME = title("nelbo").capitalize()
 FILES = ('corpus.use="files"', 'corpus.train=["stories/*.txt"]', 'tokenizer.use="bytes"', "data.special_tokens=none")
 HELD = (FILES[0], FILES[2], 'corpus.validation=["held.txt"]')
 MIXTURE = ('corpus.use="mixture"', 'corpus.components=[{use="sotu"}, {use="files", train=["a.txt"], test=["t.txt"]}]')
-COMPUTE = "`atat report … --compute` measures them."
+COMPUTE = "`atat report … --compute` computes them."
 # Of each run, by the letters of the alphabet: what its experiment has, and what its last evaluation has; `value` is of
 # its bound. Then how the verdict begins, and what else is in it.
 CASES = {
@@ -49,7 +49,7 @@ CASES = {
         ["Measured on 768 sequences of validation text of files (held.txt)", COMPUTE],
     ),
     "more of the text": ([((), {}), ((), {"sequences": 96, "bytes": 300})], f"{NAME}: a 55.9 ± 1.2; b 55.9 ± 1.2.", [
-        f"(on the same text and masks they are more precise than either number): {COMPUTE}", "b on 96 sequences",
+        f"(on the same text and masks they are more precise than either number); {COMPUTE}", "b on 96 sequences",
     ]),
     "one under other masks": (
         [((), {}), ((), {}), ((), {"draws": 0, "method": "likelihood"})],

@@ -86,7 +86,7 @@ def test_a_plan_says_what_is_left_and_how_long_it_takes(done):
 
 def test_every_run_is_trained_and_measured_once(done):
     _, _, _, said = done
-    assert sorted(line.partition(":")[0] for line in said if "measuring" in line) == sorted(
+    assert sorted(line.partition(":")[0] for line in said if "evaluating" in line) == sorted(
         f"{arm}-seed{seed}" for arm in ("plain", "fast") for seed in (18, 19)
     )
     for what in ("timing 2 samplers", "policy bounds of 2 samplers"):

@@ -69,7 +69,7 @@ def test_it_ends_with_normal_runs_and_a_result(done):
     text = (done.folder / "study.nats.jsonl").read_text()
     assert (done.root / "page" / "study.nats.jsonl").read_text() == text
     assert (report["nats"], len(text.splitlines())) == (True, 4)
-    assert "2 trainings at a time, 1 thread each" in page
+    assert "2 training runs at a time, 1 thread each" in page
 
 
 def test_what_is_finished_is_not_repeated(copy):
@@ -80,14 +80,14 @@ def test_what_is_finished_is_not_repeated(copy):
     (path,) = (copy.folder / "fast-seed18" / "evaluations").glob("study-*.json")
     path.write_bytes(path.read_bytes()[:-50])
     out, _ = copy.study()
-    assert [line.split(":")[0] for line in out.splitlines() if "measuring" in line] == ["fast-seed18"]
+    assert [line.split(":")[0] for line in out.splitlines() if "evaluating" in line] == ["fast-seed18"]
     assert copy.report() == before
 
 
 def test_another_experiment_under_the_name_of_an_arm_is_refused(copy):
     copy.write("overrides = ['train.steps=5']\n" + STUDY)
     _, err = copy.study(code=2)
-    assert "study/plain-seed18 is a run of another experiment: its train.steps is 3, not 5 as in the study" in err
+    assert "study/plain-seed18 is a run of a different experiment: its train.steps is 3, not 5 as in the study" in err
 
 
 def test_stopped_and_continued(place, one_seed):
@@ -105,7 +105,7 @@ def test_stopped_and_continued(place, one_seed):
     assert states["fast-seed18"]["state"] == "to do"
     assert "failed" not in out
     out, _ = place.study()
-    assert "plain-seed18: continuing" in out
+    assert "plain-seed18: resuming" in out
     assert place.numbers() == one_seed
 
 
@@ -131,7 +131,7 @@ def test_two_at_once_share_the_work(place, one_seed):
     runs = ["fast-seed18", "plain-seed18"]
     assert sorted(line["run"] for line in place.trainings()) == runs
     assert all(": training" in out for out in said)
-    assert all(sum(f"{run}: measuring" in out for out in said) == 1 for run in runs)
+    assert all(sum(f"{run}: evaluating" in out for out in said) == 1 for run in runs)
     assert place.numbers() == one_seed
 
 
@@ -148,7 +148,7 @@ def test_a_failing_arm_is_listed_and_the_others_go_on(copy):
     # The test split waits until every run is finished.
     assert (report["test"], (copy.folder / "test.json").exists()) == (None, False)
     # What went wrong is mended under another name; what has failed is tried again, and fails again.
-    assert "wild-seed18: continuing" in copy.study(code=1)[0]
+    assert "wild-seed18: resuming" in copy.study(code=1)[0]
 
 
 @pytest.mark.parametrize("more", ["", '[sweep]\nseed = 7\npoints = { a = [], b = ["train.steps=2"] }\n'])
@@ -208,11 +208,11 @@ def test_the_test_split_is_evaluated_once(copy):
     assert (report["test"]["times"], report["test"]["sequences"] > 0) == (1, True)
     assert report["test"]["comparisons"][0]["each"] != report["comparisons"][0]["each"]
     # The same again is no second evaluation.
-    assert "measuring" not in copy.study()[0]
+    assert "evaluating" not in copy.study()[0]
     assert copy.report() == report
     # Another setting is.
     copy.write(tested.replace("mask_samples = 2", "mask_samples = 3"))
-    assert "the test split was already evaluated, with other runs or settings" in copy.study(code=2)[1]
+    assert "the test split was already evaluated with other runs or settings" in copy.study(code=2)[1]
     assert copy.report()["test"] is None
     # So are other runs, and then nothing is trained for it.
     copy.write(tested.replace("[18, 19]", "[18, 19, 20]"))
@@ -285,7 +285,7 @@ orders = 2
     ("was", "now", "problem"),
     [
         ('"plain", "sets"', '"sets"', "gaps.arms: the baseline 'plain' is missing; add it"),
-        ("[4]", "[16]", "gaps.lengths: 16 is not shorter than the sequence of 16 tokens; lower it"),
+        ("[4]", "[16]", "gaps.lengths: 16 is not shorter than a sequence of 16 tokens; use a smaller length"),
         ('use = "strided", stride = 4', 'use = "p2"', "gaps.each[0]: 'p2' has no policy bound"),
         (
             'use = "combination", order = "random", tokens_per_step = "one_at_a_time"',

@@ -89,7 +89,7 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     assert asked == [*elements, "study study.toml --write page.md --device auto --measure"]
     first, second, _ = (place.study(*each.split()[2:])[0] for each in asked)
     assert "plain-seed18: training, 3 steps" in first
-    assert "fast-seed18: continuing, 3 steps" in second
+    assert "fast-seed18: resuming, 3 steps" in second
     assert json.loads((tmp_path / "page.json").read_text()) == place.report()
     assert (place.report()["failed"], len(place.report()["arms"])) == ({}, 2)
     # Again: the element is finished.

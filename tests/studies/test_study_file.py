@@ -52,20 +52,20 @@ def test_a_budget_is_an_arm_of_its_own(read):
     assert study.against("fast-8") == ("plain-8",)
     assert (study.against("plain-2"), study.seeds["fast-8"]) == ((), (18,))
     for before, after, said in (
-        ("fast =", "plain-2 =", "arms.plain-2: is an arm and also the name of 'plain' with 2 steps; rename the arm"),
+        ("fast =", "plain-2 =", "arms.plain-2: 'plain' with 2 steps already has this name; rename the arm"),
         ("[2, 8]", "[2, 2]", "arms.plain.budgets: 2 appears twice"),
-        ("[2, 8]", "[2, 4]", "arms.plain.budgets: 4 is the arm's own number of steps"),
+        ("[2, 8]", "[2, 4]", "arms.plain.budgets: 4 is already the arm's own number of steps"),
         (
             'like = "plain"',
             'like = "plain", budgets = [9]',
-            "arms.fast.budgets: 'plain', which it is compared with, lacks 9",
+            "arms.fast.budgets: 'fast' is compared with 'plain', which lacks 9",
         ),
         (
             'like = "plain"',
             'like = "plain", budgets = [8], match_seconds = "plain"',
             "the steps of 'fast' are measured",
         ),
-        ("high = []", 'high = ["train.steps=3"]', "sweep.points.high: train.steps is set by budgets"),
+        ("high = []", 'high = ["train.steps=3"]', "sweep.points.high: budgets already set train.steps"),
     ):
         with pytest.raises(UserError, match=re.escape(said)):
             read(changed.replace(before, after))
@@ -81,7 +81,7 @@ def writing(each, arm="plain"):
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
-        (('folder = "study"', 'foldr = "study"'), ["foldr: is not a key of a study; did you mean 'folder'?"]),
+        (('folder = "study"', 'foldr = "study"'), ["foldr is not a key of a study; did you mean 'folder'?"]),
         (
             ("mask_samples = 2", "mask_sample = 2"),
             ["evaluation.mask_sample: is not a parameter of 'evaluation'; did you mean 'mask_samples'?"],
@@ -92,25 +92,28 @@ def writing(each, arm="plain"):
         (('baseline = "plain"', 'baseline = "plan"'), ["baseline: no arm is named 'plan'; did you mean 'plain'?"]),
         (('like = "plain"', 'like = "plan"'), ["arms.fast.like: no arm is named 'plan'; did you mean 'plain'?"]),
         (('like = "plain"', 'like = "fast"'), ["arms.fast.like: fast is like fast; remove the circular reference"]),
-        (('like = "plain"', ""), ["arms.fast: set either experiment or like"]),
-        (('like = "plain"', 'like = "plain"\nagainst = ["fast"]'), ["an arm is not compared with itself"]),
+        (('like = "plain"', ""), ["arms.fast: set either experiment or like, but not both"]),
+        (('like = "plain"', 'like = "plain"\nagainst = ["fast"]'), ["an arm cannot be compared with itself"]),
         (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: no arm is named 'z'"]),
         (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["set `like` to", "arms.fast.like: the steps of"]),
         (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["the steps of 'fast' are measured"]),
         (('"tiny.toml"', '"tny.toml"'), ["arms.plain: unknown experiment 'tny.toml'", "arms.fast: unknown experiment"]),
         (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
-        (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the seed is set by seeds"]),
+        (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the key seeds sets the seed"]),
         (("optimizer.learning_rate=1e-2", "data.length=8"), ["arms.fast: data.length is 8, and 16 for 'plain'"]),
         (("optimizer.learning_rate=1e-2", "tokenizer.use=bpe"), ["tokenizer.use is", "tokenizer.vocabulary_size"]),
-        (("[arms.fast]", '[arms."a/b"]'), ["arms.a/b: expected a name of letters"]),
+        (("[arms.fast]", '[arms."a/b"]'), ["arms.a/b: expected a folder name of letters"]),
         (
             ("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('17', '18')}"),
             ["sweep.seed: 18 is also a seed of arm 'plain'", ""],
         ),
-        (("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('low = []', '')}"), ["points has fewer than two"]),
+        (
+            ("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('low = []', '')}"),
+            ["points defines fewer than two points"],
+        ),
         (("seeds = [18", "seeds = 18, ["), ["is not valid TOML"]),
         (writing('["ancestral", "left_to_right"]', "none"), ["samplers.arms: no arm is named 'none'"]),
-        (writing('["ancestral"]'), ["samplers: each has fewer than two samplers"]),
+        (writing('["ancestral"]'), ["samplers: each lists fewer than two samplers"]),
         (
             writing('["ancestral", "policy"]'),
             ["samplers.each[1]: arm 'plain': sampler: the decoding order 'importance'"],
@@ -132,7 +135,7 @@ def test_a_mistake_is_a_sentence(read, change, messages):
 
 def test_no_two_runs_have_one_folder(read):
     text = STUDY + SWEEP.replace("high", "x-low") + '[arms.plain-x]\nlike = "plain"\n'
-    with pytest.raises(UserError, match="two runs would be in the folder study/plain-x-low-seed18; rename an arm"):
+    with pytest.raises(UserError, match="two runs would use the folder study/plain-x-low-seed18; rename an arm"):
         read(text)
 
 

@@ -114,7 +114,7 @@ def test_not_worse_means_an_upper_end_within_one_percent(tmp_path, shifts, not_w
 def test_what_cannot_be_compared_is_said(tmp_path):
     base = {1: run_of(tmp_path, "b", 1, 4.0)}
     assert "no common seed" in study_results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base, {})["problem"]
-    for other, problem in (({"text": "y"}, "other held-out tokens"), ({"bound": "other"}, "no bound 'nelbo'")):
+    for other, problem in (({"text": "y"}, "different held-out tokens"), ({"bound": "other"}, "no bound 'nelbo'")):
         assert problem in study_results.compare({1: run_of(tmp_path, "a", 1, 4.0, **other)}, base, {})["problem"]
 
 

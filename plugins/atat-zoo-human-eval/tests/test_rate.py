@@ -140,7 +140,7 @@ def test_a_mistake_is_said_in_a_sentence(form, atat, root, words, sentence):
         ("import f.key.json a.json --out a.json", "--out a.json: the command reads a.json"),
         ("import a.json f.results.json a.results.json", "--out a.results.json: the command reads a.results.json"),
         ("export run --questions page.html --out page.html", "--out page.html: the command reads page.html"),
-        ("export run --out run/model/form.html", "--out run/model/form.html: belongs to the run "),
+        ("export run --out run/model/form.html", "--out run/model/form.html belongs to the run "),
     ],
 )
 def test_neither_what_is_read_nor_a_file_of_a_run_is_written(tmp_path, monkeypatch, atat, line, said):

@@ -224,8 +224,8 @@ def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
         ([run, run], "is passed twice; pass it once"),
         ([run, other, longer], f"{longer} has other held-out tokens than {run}; use runs with the same corpus"),
         ([run, root / "none"], f"{root / 'none'} is not a run folder"),
-        ([run, "--out", run / "resolved.toml"], f"--out {run / 'resolved.toml'}: belongs to the run {run}"),
-        ([run, "--out", run / "evaluations"], f"--out {run / 'evaluations'}: belongs to the run {run}"),
+        ([run, "--out", run / "resolved.toml"], f"--out {run / 'resolved.toml'} belongs to the run {run}"),
+        ([run, "--out", run / "evaluations"], f"--out {run / 'evaluations'} belongs to the run {run}"),
         ([run, "--out", root / "texts" / "test.txt"], "test.txt is a file; use a folder"),
     ]:
         code, out, err = atat("importance-figures", *map(str, words))

@@ -126,10 +126,10 @@ def test_tasks_on_the_command_line(root, atat, monkeypatch):
     few = "{use = 'infilling', gap = 3, texts = 6}"
     for words, said in (
         (["--task", "infiling"], "did you mean 'infilling'"),
-        (["--task", few, "--split", "test"], "--split: does not apply to --task"),
-        (["--task", few, "--corpus", "ptb"], "--corpus: does not apply to --task"),
-        (["--task", few, "--metric", "brier_score"], "--metric: does not apply to --task"),
-        (["--task", few, "sampler.steps=2"], "sampler.steps=2: does not apply to --task"),
+        (["--task", few, "--split", "test"], "--split does not apply to --task"),
+        (["--task", few, "--corpus", "ptb"], "--corpus does not apply to --task"),
+        (["--task", few, "--metric", "brier_score"], "--metric does not apply to --task"),
+        (["--task", few, "sampler.steps=2"], "sampler.steps=2 does not apply to --task"),
     ):
         code, out, err = atat("eval", "run", *words)
         assert (code, out, err.count("\n"), said in err) == (2, "", 1, True), err
