@@ -37,7 +37,10 @@ def test_the_commands_say_and_show_what_joins_documents(atat, own):
     assert all(story.startswith("story ") for story in stories[1:-1])
     assert atat("data", "show", "own.toml", "-n", "1")[1].splitlines()[-1] == rows[0]["text"]
     code, out, _ = atat("data", "build", "own.toml", "data.special_tokens=none")
-    assert 'in these shards, documents are concatenated without a separator (set data.special_tokens = "document" to' in out
+    assert (
+        'in these shards, documents are concatenated without a separator (set data.special_tokens = "document" to'
+        in out
+    )
 
 
 @pytest.mark.parametrize(
