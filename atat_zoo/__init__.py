@@ -1,7 +1,7 @@
 """atat_zoo: interchangeable components for masked diffusion language models.
 
-`Zoo` lists, describes and builds the components, and `Model` is a trained run. `Model` and everything else that needs
-torch is imported on first use, so that importing `atat_zoo` stays fast.
+`Zoo` lists, describes and builds the components, and `Model` loads a trained run. `Model` and everything else that
+needs torch are imported on first use, so importing `atat_zoo` stays fast.
 """
 
 from typing import TYPE_CHECKING, Any

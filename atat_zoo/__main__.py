@@ -1,4 +1,4 @@
-"""`python -m atat_zoo` is `atat`."""
+"""`python -m atat_zoo` runs the command `atat`."""
 
 from atat_zoo.cli import main
 

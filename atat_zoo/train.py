@@ -1,4 +1,4 @@
-"""Entry point for launchers: `composer -n 8 -m atat_zoo.train EXPERIMENT` is `atat train` on several ranks."""
+"""The entry point for launchers: `composer -n 8 -m atat_zoo.train EXPERIMENT` runs `atat train` on several ranks."""
 
 from atat_zoo.cli import run
 from atat_zoo.cli.train_command import train

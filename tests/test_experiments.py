@@ -73,7 +73,7 @@ def test_a_wrong_pair_is_told_the_sizes_and_the_variants(wrong):
         load(wrong)
     said = str(caught.value)
     assert said.startswith(f"unknown experiment {wrong!r}: no such file; did you mean ")
-    assert "of the sizes baselines, cpu, " in said
+    assert "with the sizes baselines, cpu, " in said
     assert f"and the variants {', '.join(VARIANTS)}; more in baselines, documented, finetuning, guidance)" in said
 
 

@@ -1,6 +1,6 @@
-"""Experiments: from TOML to a validated experiment, without torch; start with `load`.
+"""Experiments, which `load` reads from TOML and validates without importing torch.
 
-`runs/` has the run folders.
+The subpackage `runs` contains the run folders.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Find settings without effect: uniform importance that something reads, and targets that nothing learns."""
+"""Find settings without effect: components that read a uniform importance, and targets that nothing learns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
 
 
-# Kinds of parts that may do nothing where all tokens have the same importance, and say so by `reads_importance`.
+# Kinds whose components may have no effect if all tokens have the same importance, as `reads_importance` says.
 _BY_IMPORTANCE = ("objective", "position_sets", "masking", "curriculum")
 
 
 def is_trained(experiment: Experiment) -> bool:
-    """Return whether an experiment trains its importance estimator, if the estimator is trainable."""
+    """Return whether an experiment trains its importance estimator, provided that the estimator is trainable."""
     return experiment.parts["objective"].importance_loss_weight > 0 or experiment.init_from is not None
 
 
@@ -33,7 +33,7 @@ def learns_importance(experiment: Experiment) -> bool:
 
 
 def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
-    """Yield the problems: components that read a uniform importance, and a target that nothing learns."""
+    """Yield a problem for each component that reads a uniform importance, and for a target that nothing learns."""
     objective, estimator = experiment.parts["objective"], experiment.parts["estimator"]
     if "estimator" not in objective.uses:
         return
@@ -70,7 +70,7 @@ def _is_set(target: Any) -> bool:
 
 
 def _others(zoo: Zoo, objective: Any, fits: Callable[[Any], bool] = lambda other: other.tells_apart(True)) -> str:
-    """Return the names of the estimators that work with the objective and their default parameters."""
+    """Return the names of the estimators that, with their default parameters, work with the objective."""
     found = []
     for name in zoo.names("estimator"):
         try:

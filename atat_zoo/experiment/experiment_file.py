@@ -1,4 +1,4 @@
-"""Read an experiment file: `extends`, overrides, and all checks without torch."""
+"""Read an experiment file: resolve `extends`, apply overrides, and run all checks without torch."""
 
 import copy
 import os
@@ -22,10 +22,10 @@ from atat_zoo.system.errors import Problem, UserError, clip, nearest
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it
 
-CORPORA, TOKENIZERS = "corpora", "tokenizers"  # the folders of the recipes: files with a [corpus] or a [tokenizer]
-# `lm1b/mdlm` is the file lm1b of the one folder and then mdlm of the other; `mdlm` alone is `cpu/mdlm`.
+CORPORA, TOKENIZERS = "corpora", "tokenizers"  # the folders of files with a [corpus] or a [tokenizer]
+# `lm1b/mdlm` means the file lm1b in one folder, then mdlm in the other; `mdlm` means `cpu/mdlm`.
 SIZES, VARIANTS, SMALL = "base", "base/variants", "cpu"
-_CHAIN = 32  # files of which each extends the next
+_CHAIN = 32  # maximum length of a chain of files that extend each other
 
 
 def _roots() -> list[Path]:
@@ -39,12 +39,12 @@ def shipped(name: str) -> Path | None:
 
 
 def _within(folder: str) -> list[str]:
-    """Return the names of the shipped files in a folder, without those in subfolders."""
+    """Return the names of the shipped files in a folder, excluding its subfolders."""
     return sorted(path.stem for root in _roots() for path in (root / folder).glob("*.toml"))
 
 
 def names() -> list[str]:
-    """Return the names of shipped experiments: files, including `studies/…`, and each size with each variant."""
+    """Return the names of shipped experiments: the files, including `studies/…`, and every size with every variant."""
     files = (path.relative_to(root).with_suffix("") for root in _roots() for path in root.rglob("*.toml"))
     variants = _within(VARIANTS)
     return sorted({*map(str, files), *variants, *(f"{size}/{each}" for size in _within(SIZES) for each in variants)})
@@ -56,7 +56,7 @@ def recipes(folder: str = CORPORA) -> list[str]:
 
 
 def recipe(name: str, zoo: Zoo | None = None) -> Any:
-    """Return a shipped corpus."""
+    """Return the shipped corpus with this name."""
     file = shipped(f"{CORPORA}/{name}")  # not `find`: the corpus itself may be in a folder of that name
     if file is None:
         raise KeyError(name)
@@ -65,25 +65,25 @@ def recipe(name: str, zoo: Zoo | None = None) -> Any:
 
 
 def find(name: str) -> list[Path]:
-    """Return the files that `name` refers to, each to be merged into those before it.
+    """Return the files that `name` refers to, each of which is merged into the ones before it.
 
-    `name` is a path, a shipped file, or a shipped size and variant.
+    `name` is a path, the name of a shipped file, or a shipped size and variant.
     """
     path = Path(name)
     try:
         if path.is_file():
             return [path]
         if path.is_dir():
-            raise UserError(f"{name} is a folder; name the experiment file in it")
+            raise UserError(f"{name} is a folder; pass the experiment file in it")
         if (file := shipped(name)) is not None:
             return [file]
         size, slash, variant = name.removesuffix(".toml").rpartition("/")
         pair = shipped(f"{SIZES}/{size if slash else SMALL}"), shipped(f"{VARIANTS}/{variant}")
         if None not in pair and "/" not in size:
             return [file for file in pair if file]
-    except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
+    except (OSError, ValueError) as error:  # the name is too long, permission is denied, or a NUL byte
         reason = getattr(error, "strerror", error)
-        raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
+        raise UserError(f"{clip(repr(name))} cannot be read: {reason}; pass an experiment file") from None
     known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/", f"{TOKENIZERS}/"))]
     folders = {path.parent.name for root in _roots() for path in root.glob("*/*.toml")} - {
         SIZES,
@@ -94,8 +94,8 @@ def find(name: str) -> list[Path]:
     alone, sizes, variants, more = map(", ".join, (_within(""), _within(SIZES), _within(VARIANTS), sorted(folders)))
     raise UserError(
         f"unknown experiment {clip(repr(name))}: no such file{nearest(name, known)} "
-        f"(shipped: {alone}; SIZE/VARIANT, or VARIANT for the size {SMALL}, "
-        f"of the sizes {sizes} and the variants {variants}; more in {more})"
+        f"(shipped: {alone}; SIZE/VARIANT, or VARIANT for the size {SMALL}, with the sizes {sizes} and the variants "
+        f"{variants}; more in {more})"
     )
 
 
@@ -107,8 +107,8 @@ def load(
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
         overrides: `key.path=value` strings; the value is TOML, or a bare word.
-        zoo: provides the components; by default, those of this installation.
-        overrides_from: the place of the overrides, for messages.
+        zoo: the source of components; by default, this installation.
+        overrides_from: where the overrides come from, for error messages.
     """
     files, zoo = find(name), zoo or Zoo.load()
     pair = len(files) > 1
@@ -126,19 +126,19 @@ def load(
     experiment, problems = from_table(merged, origins, where, zoo), list[Problem]()
     if source is not None:
         experiment, problems = adopt(experiment, source, zoo)
-    # Only of a file: a run that was trained with settings without effect can still be read.
+    # Only for files: a run that was trained with settings without effect can still be read.
     _refuse(problems or without_effect(experiment, zoo), origins, where)
     return experiment
 
 
 def _refuse(problems: Iterable[Problem], origins: Origins, default: str) -> None:
-    """Raise an error if there are problems, each with the file that sets its key."""
+    """If there are problems, raise a `UserError` that lists each of them with the file that sets its key."""
     if lines := [f"{_origin(problem.key, origins, default)}: {problem}" for problem in problems]:
         raise UserError("\n".join(lines))
 
 
 def _name(path: Path) -> str:
-    """Return a name for an unnamed experiment: that of its file, with its folder below experiments/."""
+    """Return a name for an unnamed experiment, made of the file name and the folders below experiments/."""
     below = path.resolve().with_suffix("").parts
     if "experiments" in below[:-1]:
         below = below[len(below) - below[::-1].index("experiments") :]
@@ -147,9 +147,9 @@ def _name(path: Path) -> str:
 
 
 def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_unused: bool = False) -> Experiment:
-    """Return the experiment of a table from `Experiment.to_table`, after `key.path=value` overrides.
+    """Return the experiment for a table from `Experiment.to_table` with `key.path=value` overrides applied.
 
-    With `drop_unused` an override of the objective removes the tables that the new objective does not use.
+    With `drop_unused`, an override of the objective removes the tables that the new objective does not use.
     """
     origins: Origins = dict.fromkeys(_paths(table), where) if drop_unused else {}
     in_table = dict(origins)
@@ -162,7 +162,7 @@ def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_u
 def from_table(
     table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None
 ) -> Experiment:
-    """Return the experiment of a table from `Experiment.to_table`."""
+    """Return the experiment for a table from `Experiment.to_table`."""
     zoo = zoo or Zoo.load()
     origins = origins or {}
     table = copy.deepcopy(table)
@@ -178,10 +178,10 @@ def from_table(
         elif now := old_names.KINDS.get(key):
             refuse(key, f"is now {now}")
         elif key in KINDS and key not in known:
-            refuse(key, "is not a table of an experiment; set it as a parameter of the component that uses it")
+            refuse(key, "is not a table in an experiment; set it as a parameter of the component that uses it")
         elif key not in known:
             close = nearest(key, known)
-            refuse(key, f"unknown key of an experiment{close} (available: {', '.join(known)})")
+            refuse(key, f"unknown key in an experiment{close} (available: {', '.join(known)})")
     name: Any = table.get("name")
     seed: Any = table.get("seed", 17)
     word = isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
@@ -194,10 +194,10 @@ def from_table(
         refuse("init_from", f"expected the folder of a finished run, got {clip(repr(init_from))}")
     requires: Any = table.get("requires", [])
     if not isinstance(requires, list) or not all(isinstance(package, str) for package in requires):
-        refuse("requires", f"expected a list of packages to install, got {clip(repr(requires))}")
+        refuse("requires", f"expected a list of package names, got {clip(repr(requires))}")
         requires = []
     for package in requires:
-        version = None  # also where an interrupted installation left none: the backport's errors are the last two
+        version = None  # None also after an interrupted installation, for which the backport raises the last two errors
         with suppress(metadata.PackageNotFoundError, ValueError, TypeError, FileNotFoundError):
             version = metadata.version(package)
         if not version:
@@ -224,7 +224,7 @@ def from_table(
     for kind in TABLES:
         if kind in table and kind not in experiment.kinds:
             others = "".join(f", or extend {other}, whose objective does" for other in _using(kind, zoo)[:1])
-            refuse(kind, f"objective {parts['objective'].name!r} does not use a {kind}; remove [{kind}]{others}")
+            refuse(kind, f"objective {parts['objective'].name!r} does not use the kind {kind}; remove [{kind}]{others}")
     _refuse(problems + conflicts(experiment), origins, where)
     return experiment
 
@@ -242,20 +242,20 @@ def _using(kind: str, zoo: Zoo) -> list[str]:
 
 
 def conflicts(experiment: Experiment) -> list[Problem]:
-    """Return the conflicts between the components."""
+    """Return the conflicts between the components of an experiment."""
     problems: list[Problem] = []
     objective, backbone = experiment.parts["objective"], experiment.parts["backbone"]
     if objective.masks_attention and backbone.both_ways_only:
         text = (
             f"{objective.name!r} needs a backbone that takes attention masks, but {backbone.name!r} always reads the "
-            "whole sequence; use another backbone, or an objective such as mdlm"
+            f"whole sequence; use a different backbone, or an objective such as mdlm"
         )
         problems.append(Problem("objective", text))
     optimizer = experiment.parts["optimizer"]
     if experiment.train.sharding != "none" and not getattr(optimizer, "shardable", False):
         text = (
             f"optimizer {optimizer.name!r} does not support sharded parameters; "
-            'use another one, such as "adamw", or set train.sharding = "none"'
+            'use a different one, such as "adamw", or set train.sharding = "none"'
         )
         problems.append(Problem("train.sharding", text))
     used = (experiment.parts[kind] for kind in experiment.kinds)
@@ -266,39 +266,41 @@ def conflicts(experiment: Experiment) -> list[Problem]:
 
 
 def conflicts_with(experiment: Experiment, parts: Mapping[str, Any]) -> list[Problem]:
-    """Return the additional conflicts of an experiment when components, given by kind, are replaced."""
+    """Return the conflicts that arise when components of an experiment, given by kind, are replaced."""
     other = attrs.evolve(experiment, parts={**experiment.parts, **parts})
     before = conflicts(experiment)
     return [problem for problem in conflicts(other) if problem not in before]
 
 
 def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]) -> tuple[Table, Origins]:
-    """Return the table of a file, merged into those that it extends, and the origin of each key.
+    """Return the table of a file, merged into the tables that it extends, and the origin of each key.
 
-    `trail` has the files that extend it, the outermost first. `known` caches the tables read so far, because several
-    files may extend one base.
+    `trail` lists the files that extend this one, the outermost first. `known` caches the tables read so far, because
+    several files may extend the same base.
     """
     where = clip(path)
     try:
-        # A linked file extends what is beside the link.
+        # A symbolic link extends files relative to the link, not to its target.
         place, resolved = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(path))
         if resolved in trail:
             raise UserError(
-                f"{where}: extends itself through {', '.join(p.name for p in trail)}; remove one of these extends"
+                f"{where}: extends itself through {', '.join(p.name for p in trail)}; remove one of these `extends`"
             )
         if place in known:
             return known[place]
         if len(trail) == _CHAIN:
-            raise UserError(f"{where}: more than {_CHAIN} files extend each other up to this one; merge some of them")
+            raise UserError(
+                f"{where}: more than {_CHAIN} files extend each other in a chain up to this one; merge some of them"
+            )
         own = read_toml(path)
     except FileNotFoundError:
         raise UserError(
             f"{trail[-1] if trail else where}: extends {where!r}, which does not exist; "
-            "name a file relative to this one, or an experiment that ships with the zoo, without .toml"
+            "give a path relative to this file, or the name of a shipped experiment without .toml"
         ) from None
-    except (OSError, ValueError) as error:  # the path itself: links in a circle, a NUL character
+    except (OSError, ValueError) as error:  # the path itself is invalid: a circle of links, or a NUL character
         raise _unreadable(path, error) from None
-    own.pop("source", None)  # of a recipe: where its text is had, which `atat data get` reads
+    own.pop("source", None)  # the download source of a corpus, which `atat data get` reads
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -315,7 +317,7 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
 def _joined(
     files: Iterable[Path], trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]
 ) -> tuple[Table, Origins]:
-    """Return the tables of files merged into one, without their names, later ones overriding earlier ones."""
+    """Return the tables of files, without their names, merged into one in which later files override earlier ones."""
     table: Table = {}
     origins: Origins = {}
     for file in files:
@@ -328,8 +330,8 @@ def _joined(
 def read_toml(path: Path) -> Table:
     """Return the table of a TOML file; raise a `FileNotFoundError` or a `UserError` if it cannot be read."""
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():  # nobody may ever write to a pipe
-            raise UserError(f"{clip(path)}: cannot be read: it is a device or a pipe; name a TOML file")
+        if path.exists() and not path.is_file() and not path.is_dir():  # reading a pipe might block forever
+            raise UserError(f"{clip(path)}: cannot be read: it is a device or a pipe; pass a TOML file")
         return parsing.from_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
@@ -344,17 +346,17 @@ def read_toml(path: Path) -> Table:
 def _unreadable(path: Path, error: OSError | ValueError) -> UserError:
     # Python's own words for a NUL byte depend on its version.
     reason = "embedded null byte" if "\0" in str(path) else getattr(error, "strerror", None) or error
-    return UserError(f"{clip(path)}: cannot be read: {reason}; name a TOML file that you may read")
+    return UserError(f"{clip(path)}: cannot be read: {reason}; pass a readable TOML file")
 
 
 def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = True) -> None:
-    """Merge `over` into `base`, table by table; with `drop`, a new `use` drops the old component's parameters.
+    """Merge `over` into `base` table by table; with `drop`, a new `use` discards the old component's parameters.
 
-    `defaults` names the component of a table without `use`.
+    `defaults` names the component that a table without `use` stands for.
     """
     for key, value in over.items():
         old = base.get(key)
-        if key not in SECTIONS:  # a part's name is short for a table that only has `use`
+        if key not in SECTIONS:  # a component's name is short for a table with only `use`
             if isinstance(old, str) and isinstance(value, dict):
                 old = {"use": old}
             elif isinstance(old, dict) and isinstance(value, str):
@@ -374,7 +376,7 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = T
 def overrides_as_table(
     overrides: Iterable[str], origins: Origins | None = None, named: str = "on the command line"
 ) -> Table:
-    """Return `key.path=value` strings as one table, and record in `origins` which of them sets each key."""
+    """Return `key.path=value` strings as one table, and record in `origins` which string sets each key."""
     over: Table = {}
     origins = {} if origins is None else origins
     for text in overrides:
@@ -382,13 +384,15 @@ def overrides_as_table(
         key, equals, raw = text.partition("=")
         key, raw = key.strip(), raw.strip()
         if not equals or not key:
-            raise UserError(f"{where}: expected key=value, like train.steps=200")
+            raise UserError(f"{where}: expected key=value, as in train.steps=200")
         try:
             value = parsing.value_of(raw)
         except ValueError:
             value = raw  # a bare word: masking.use=importance
         except parsing.TrailingInput:
-            raise UserError(f"{where}: the value is followed by a comment or another key; remove it") from None
+            raise UserError(
+                f"{where}: the value is followed by a comment or another key; remove what follows the value"
+            ) from None
         *outer, last = key.split(".")
         nested: Table = {last: value}
         for name in reversed(outer):
@@ -410,17 +414,17 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str], named: s
 def _drop_unused(table: Table, origins: Origins, in_files: Origins, where: str, zoo: Zoo) -> None:
     """Drop the inherited tables of kinds that the objective does not use.
 
-    Such a table is an error if it is in the file that names the objective, in the experiment's own file or in an
+    Such a table is an error if it is set in the file that names the objective, in the experiment's own file or in an
     override.
     """
     named = table.get("objective", TABLES["objective"])
     use = named.get("use", TABLES["objective"]) if isinstance(named, dict) else named
     try:
         objective: Any = zoo.component("objective", use)
-    except (UserError, TypeError):  # no objective: this is refused later
+    except (UserError, TypeError):  # an invalid objective, which is refused later
         return
     here = origins.get("objective.use", origins.get("objective"))
-    # An override that names the objective takes the tables of all files away.
+    # An override that names the objective removes the tables from all files.
     written = {here} if here not in (None, *in_files.values()) else {here, where}
     for kind in [kind for kind in TABLES if kind in table and kind not in objective.uses | ALWAYS]:
         keys = [key for key in origins if key == kind or key.startswith(f"{kind}.")]
@@ -439,7 +443,7 @@ def _paths(table: Table, prefix: str = "") -> Iterable[str]:
 
 
 def _origin(key: str, origins: Origins, default: str) -> str:
-    """Return the file or override that sets a key, or else the innermost table around it."""
+    """Return the file or override that sets a key or, if none does, the innermost table around the key."""
     key = key.partition("[")[0]
     while key:
         if key in origins:

@@ -1,6 +1,6 @@
-"""Experiments that continue from a run: `init_from`, and the tokenizer `run`.
+"""Experiments that continue from a run, by `init_from` or by the tokenizer `run`.
 
-Imports no torch. The weights of a run need its tokenizer and backbone, so an experiment inherits both and cannot
+Does not import torch. A run's weights need the run's tokenizer and backbone, so an experiment inherits both and cannot
 change them.
 """
 
@@ -20,12 +20,12 @@ from atat_zoo.system.errors import Problem, UserError
 
 Table = dict[str, Any]
 
-# Keys of [data] that the weights were trained with: taken from the run unless the experiment sets them.
+# Keys of [data] that the weights depend on, taken from the run unless the experiment sets them.
 _DATA = ("length", "special_tokens", "packing")
 
 
 class Refused(UserError):
-    """Raised for a run that an experiment cannot continue from."""
+    """The error for a run that an experiment cannot continue from."""
 
     def __init__(self, key: str, text: str) -> None:
         self.problem = Problem(key, text)
@@ -34,19 +34,19 @@ class Refused(UserError):
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """A finished run from which another training starts."""
+    """A finished run from which a new training run starts."""
 
-    path: str  # of its folder, as the experiment writes it
+    path: str  # the run's folder, as the experiment writes it
     folder: RunFolder
-    table: Table  # its experiment
+    table: Table  # the run's experiment
     objective: str  # by name
-    step: int  # the number of its optimizer steps
+    step: int  # the number of optimizer steps
     like: Table  # the tokenizer that made its `tokenizer.json`
     sha256: str  # of that file
 
     @classmethod
     def read(cls, path: str, key: str) -> Source:
-        """Return the description of a run's final model, without its weights; `key` names the run in errors."""
+        """Return the description of a run's final model without its weights; errors name the experiment's `key`."""
         folder = RunFolder(Path(path))
         try:
             metadata = described(folder.model_at())
@@ -66,17 +66,17 @@ class Source:
 
     @property
     def tokenizer(self) -> Table:
-        """The table that makes another experiment use this run's tokenizer."""
+        """The table with which a different experiment uses this run's tokenizer."""
         return {"use": "run", "path": self.path, "sha256": self.sha256, "like": self.like}
 
 
 def base_of(table: Table) -> tuple[Table, Source | None]:
-    """Return the table to merge an experiment's table into, and the run that it continues from; or raise `Refused`."""
+    """Return the table that an experiment's table is merged into and the run that it continues from."""
     tokenizer = table.get("tokenizer")
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
     by_run = tokenizer.get("use") == "run"
     path = table.get("init_from")
-    if not isinstance(path, str) or not path:  # `from_table` reports another type
+    if not isinstance(path, str) or not path:  # `from_table` reports a wrong type
         # A complete tokenizer table does not need the run.
         if by_run and isinstance(tokenizer.get("path"), str) and not {"sha256", "like"} <= set(tokenizer):
             return {"tokenizer": Source.read(tokenizer["path"], "tokenizer.path").tokenizer}, None
@@ -85,8 +85,7 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     if by_run and "sha256" not in tokenizer and tokenizer.get("path", path) != path:
         raise Refused(
             "tokenizer.path",
-            f"{tokenizer['path']!r} here, but a training that continues from {path} keeps its tokenizer; remove "
-            "[tokenizer]",
+            f"{tokenizer['path']!r} here, but a run that continues from {path} keeps its tokenizer; remove [tokenizer]",
         )
     base: Table = {"tokenizer": source.tokenizer if by_run else source.like}
     if "backbone" in source.table:
@@ -99,7 +98,7 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
 
 
 def adopt(experiment: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment, list[Problem]]:
-    """Return the experiment with the run's tokenizer, and its incompatibilities with the run."""
+    """Return the experiment with the run's tokenizer, and a problem for each setting that does not match the run."""
     tokenizer = experiment.parts["tokenizer"]
     if tokenizer.like is None:  # not the tokenizer of a run
         problems = _differences("tokenizer", tokenizer, source.like, source, zoo)
@@ -113,7 +112,7 @@ def adopt(experiment: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment,
 
 
 def incompatibilities(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]:
-    """Return the settings of an experiment that do not match the run that it continues from."""
+    """Return a problem for each setting that does not match the run from which an experiment continues."""
     tokenizer = experiment.parts["tokenizer"]
     table = {**source.tokenizer, "path": getattr(tokenizer, "path", source.path)}
     return _differences("tokenizer", tokenizer, table, source, zoo) + _backbone(experiment, source, zoo)
@@ -127,18 +126,19 @@ def _backbone(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]
 
 
 def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -> list[Problem]:
-    """Return a problem for each parameter that differs from the run's table, or one for the component."""
+    """Return a problem for each parameter that differs from the run's table, or one if the component differs."""
     wanted, problems = zoo.structure(kind, table, kind)
     if problems:
         return problems
     here, there = unstructure(part), unstructure(wanted)
     if here["use"] != there["use"]:
         here, there = {"use": here["use"]}, {"use": there["use"]}
-    free = getattr(wanted, "adjustable", ())  # of a tokenizer nothing is
+    free = getattr(wanted, "adjustable", ())  # a tokenizer has no adjustable keys
     return [
         Problem(
             f"{kind}.{key}",
-            f"{_show(here, key)} here, {_show(there, key)} in {source.path}, whose {kind} cannot be changed; remove "
+            f"{_show(here, key)} here, but {_show(there, key)} in {source.path}, whose {kind} cannot be changed; "
+            f"remove "
             f"{kind}.{key} or init_from",
         )
         for key in dict.fromkeys([*here, *there])

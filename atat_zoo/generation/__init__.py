@@ -1,1 +1,1 @@
-"""Loading a trained model and generating text: samplers, guidance, infilling."""
+"""Load a trained model and generate text with samplers, guidance and infilling."""

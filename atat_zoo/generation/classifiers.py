@@ -1,4 +1,4 @@
-"""Classifiers for guidance: the probability that a sequence belongs to a class."""
+"""Classifiers for guidance, which return the probability that a sequence belongs to a class."""
 
 from __future__ import annotations
 
@@ -18,63 +18,65 @@ if TYPE_CHECKING:
 
 
 class ClassifierModel(Protocol):
-    """A classifier that is ready to use."""
+    """A classifier that is ready to score sequences of tokens."""
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return log p(class | z), float [M], of M sequences, int64 [M, L], of any length; the mask id is V."""
+        """Return log p(class | z), float [M], for sequences z of any length, int64 [M, L]; the mask id is V."""
         ...
 
 
 @runtime_checkable
 class Differentiable(ClassifierModel, Protocol):
-    """A classifier with an embedding, so that one gradient estimates the effect of every token."""
+    """A classifier with an embedding, for which one gradient estimates the effect of every token."""
 
-    table: Tensor  # the embedding, float [V + 1, E], the mask's in its last row
+    table: Tensor  # the embedding, float [V + 1, E], with the mask's in the last row
 
     def embedded(self, x: Tensor) -> Tensor:
-        """Return log p(class | z), [M], from the embedding of z, [M, L, E], with a gradient."""
+        """Return the differentiable log p(class | z), [M], from the embedding of z, [M, L, E]."""
         ...
 
 
 class Classifier(Protocol):
-    """A component of the kind classifier."""
+    """A component of the kind `classifier`."""
 
     name: str
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier, trained if needed, for a tokenizer and the length L of the guided model."""
+        """Return the classifier, trained if necessary, for the guided model's tokenizer and sequence length L."""
         ...
 
 
 @component
 class NaiveBayesClassifier:
-    """A naive Bayes topic classifier, trained on passages of a corpus that contain given words.
+    """A naive Bayes topic classifier, trained to recognise the passages of a corpus that contain given words.
 
-    Passages are as long as the model's sequences, and those with one of the words are on-topic. Each token v has the
-    weight w_v = log p(v | topic) − log p(v | other), estimated from counts with `smoothing` added to each. Then log
-    p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens (multinomial naive Bayes). The model assumes
-    independent tokens, so it soon becomes overconfident, and guidance fades; a lower prior helps.
+    Passages are as long as the model's sequences, and a passage is on-topic if it contains one of the words. Each token
+    v has the weight w_v = log p(v | topic) − log p(v | other), estimated from token counts to which `smoothing` is
+    added. Then log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens (multinomial naive Bayes). The
+    classifier assumes that tokens are independent, so it soon becomes overconfident and guidance fades; a lower prior
+    helps.
     """
 
     name = "naive_bayes"
-    summary = "naive Bayes topic classifier, from token counts of passages that contain given words"
+    summary = "naive Bayes topic classifier, trained to recognise passages that contain given words"
     refs = ("https://www.cs.cmu.edu/~knigam/papers/multinomial-aaaiws98.pdf",)
 
     words: tuple[str, ...] = param(help="words or phrases that mark a passage as on-topic")
     corpus: Corpus = component_param("corpus", "sotu", help="corpus whose training documents are counted")
     documents: int = param(1000, help="maximum number of documents to read", ge=1)
-    smoothing: float = param(1.0, help="additive smoothing: added to every count", gt=0)
+    smoothing: float = param(1.0, help="additive smoothing: the constant added to every token count", gt=0)
     prior: float | None = param(
         None,
-        help="prior p(topic), for a text without visible tokens; default: the topic's fraction of the passages",
+        help="prior p(topic), which is the probability for a text without visible tokens; default: the fraction of "
+        "passages that are on-topic",
         gt=0,
         lt=1,
     )
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier; see `Classifier`. It reads the corpus, which takes seconds for 10 MB."""
+        """Return the classifier after reading the corpus, which takes seconds for 10 MB; see `Classifier`."""
         if not self.words:
-            raise UserError('classifier naive_bayes has no words; set some, as in words=["peace"]')
+            raise UserError('classifier naive_bayes has no words; set at least one, as in words=["peace"]')
         import torch
 
         from atat_zoo.diffusion.terms import Terms
@@ -94,7 +96,7 @@ class NaiveBayesClassifier:
             if not passages[which]:
                 raise UserError(
                     f"classifier naive_bayes: {name} passage of {length} tokens contains one of the words "
-                    f"{', '.join(self.words)}; set other words, or read more documents"
+                    f"{', '.join(self.words)}; set different words, or read more documents"
                 )
         prior = passages[1] / sum(passages) if self.prior is None else self.prior
         tokens += self.smoothing
@@ -111,39 +113,41 @@ class BagOfTokens:
         self.table, self.bias = pad(weights.float(), (0, 1))[:, None], bias
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return log p(class | z), float32 [M], from int64 [M, L]."""
+        """Return log p(class | z), float32 [M], for sequences z, int64 [M, L]."""
         self.table = self.table.to(tokens.device)
         return self.embedded(self.table[tokens])
 
     def embedded(self, x: Tensor) -> Tensor:
-        """Return log p(class | z), [M], from the embedding [M, L, 1]."""
+        """Return log p(class | z), [M], from the embedding of z, [M, L, 1]."""
         from torch.nn.functional import logsigmoid
 
-        self.table = self.table.to(x.device)  # for who reads it at every step, and would move it each time
+        self.table = self.table.to(x.device)  # for callers that read it at every step and would move it each time
         return logsigmoid(self.bias + x[:, :, 0].sum(1))
 
 
-# What may be imported: an experiment file from somebody else must not run arbitrary code.
+# The paths that may be imported: an experiment file from somebody else must not run arbitrary code.
 ALLOWED = "ATAT_ZOO_FUNCTIONS"
 
 
 @component
 class FunctionClassifier:
-    """A user-defined Python function that maps a list of texts to their log p(class | text).
+    """A user-defined Python function that maps a list of texts to a list of log p(class | text).
 
-    Importing a module runs it, so a path is imported only if the environment variable ATAT_ZOO_FUNCTIONS
-    (comma-separated) contains it: a downloaded file cannot set this variable. To share a classifier, put it into a
+    Importing a module runs it, so a path is imported only if the comma-separated environment variable
+    ATAT_ZOO_FUNCTIONS contains it: a downloaded file cannot set this variable. To share a classifier, put it in a
     plugin.
     """
 
     name = "function"
-    summary = "a Python function from texts to log-probabilities, given by its import path"
+    summary = "a Python function that maps texts to log-probabilities, given by its import path"
 
-    path: str = param(help="module:function; must also be listed in the environment variable ATAT_ZOO_FUNCTIONS")
-    blank: str = param("", help="placeholder text for a span of masked tokens")
+    path: str = param(
+        help="import path, as module:function, which the environment variable ATAT_ZOO_FUNCTIONS must also list"
+    )
+    blank: str = param("", help="text that stands for a span of masked tokens")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the function as a classifier of tokens; see `Classifier`."""
+        """Return a classifier that decodes tokens and calls the function; see `Classifier`."""
         import torch
 
         function = _imported(self.path)
@@ -187,5 +191,5 @@ def _imported(path: str) -> Any:
             f"guidance.classifier.path: {path} cannot be imported: {error}; correct it, or set PYTHONPATH to its folder"
         ) from error
     if not callable(function):
-        raise UserError(f"guidance.classifier.path: {path} is not a function; name one")
+        raise UserError(f"guidance.classifier.path: {path} is not a function; set the path of a function")
     return function

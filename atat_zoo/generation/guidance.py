@@ -1,4 +1,4 @@
-"""Guidance: wraps a `TextGenerator` in one with a guided denoiser, for any sampler."""
+"""Guidance, which gives a `TextGenerator` a guided denoiser and works with any sampler."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
 
 class Guidance(Protocol):
-    """A component of the kind guidance.
+    """A component of the kind `guidance`.
 
-    The guided p_θ is normalised, and tokens with probability 0 keep it. At strength 0, `guide` returns its argument.
+    The guided p_θ is normalised, and a token with probability 0 keeps that probability. At strength 0, `guide` returns
+    its argument.
     """
 
     name: str
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
-        """Yield a problem for each setting of the experiment that does not fit; nothing by default."""
+        """Yield a problem for each incompatible setting of the experiment; by default yield nothing."""
         return ()
 
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
-        """Return a guided text generator; raises `UserError`, for example for a word unknown to the tokenizer."""
+        """Return a guided text generator, or raise a `UserError`, for example if a word cannot be encoded."""
         ...
 
 
@@ -52,32 +53,34 @@ class NoGuidance(Guidance):
 
 @component
 class TokenBiasGuidance(Guidance):
-    """Adds a bias to the logits of some words, and bans words.
+    """A bias on the logits of some words, and a ban on others.
 
-    A word matches with and without a leading space (without only where no word precedes it), as given and, if in lower
-    case, capitalised. For a word of one token, p becomes p · exp(s), normalised, with the strength s. A word of n
-    pieces is raised piece by piece in each window whose visible tokens match: with m pieces visible, the others get s ·
-    (m + 1)/n. In total a complete word gains s, in any order of its pieces, and an incomplete one nothing
-    (potential-based shaping, Ng et al., ICML 1999).
+    A word matches with and without a leading space (without one only where no word precedes it), both as given and, if
+    it is in lower case, capitalised. With the strength s, the probability p of a one-token word becomes p · exp(s),
+    normalised. A word of n pieces is raised piece by piece in each window whose visible tokens match: with m pieces
+    visible, each of the others gets s · (m + 1)/n. In total a complete word gains s, whatever the order of its pieces,
+    and an incomplete word gains nothing (potential-based shaping, Ng et al., ICML 1999).
 
     A banned word is never completed, however many tokens are sampled at once: in each window that matches so far, the
-    piece at the last masked position is excluded. If a ban excludes all tokens of nonzero probability, it is ignored
-    there. Encodings other than the tokenizer's own do not match.
+    piece at the last masked position is excluded. Where a ban would exclude every token of nonzero probability, it is
+    ignored. Only the tokenizer's own encoding of a word matches.
     """
 
     name = "token_bias"
-    summary = "raises or lowers the logits of words or tokens, and bans words"
+    summary = "logit bias for words or tokens, and a ban on words"
     refs = ("https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf", "arXiv:1612.00005")
 
-    words: tuple[str, ...] = param(help="words or phrases to make more probable (less, with a negative strength)")
+    words: tuple[str, ...] = param(
+        help="words or phrases to make more probable (less probable with a negative strength)"
+    )
     strength: float = param(2.0, help="bias added to the logit of a word, in nats; 0 applies only the bans")
-    tokens: tuple[int, ...] = param((), help="token ids whose logits get the bias at every position", ge=0)
+    tokens: tuple[int, ...] = param((), help="ids of tokens whose logits get the bias at every position", ge=0)
     ban: tuple[str, ...] = param((), help="words or phrases to ban")
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not (self.words or self.tokens or self.ban):
-            raise UserError('guidance: token_bias has no words; set some, as in guidance.words=["peace"]')
+            raise UserError('guidance: token_bias has no words; set at least one, as in guidance.words=["peace"]')
         from atat_zoo.diffusion.terms import Terms
         from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
 
@@ -108,20 +111,26 @@ class TokenBiasGuidance(Guidance):
 
 @component
 class ImportanceBiasGuidance(Guidance):
-    """Raises the importance I of some words to I + s · (1 − I), for samplers that use importance.
+    """A bias that raises the importance I of some words to I + s · (1 − I), for samplers that use importance.
 
     A negative strength gives I + s · I. Complete words are matched in the draft: z with the most probable token at each
-    mask. Without an estimator every token has importance ½. p_θ does not change, only the decoding order of samplers
-    that use importance, such as `uncertainty_guided`. The estimator `term_bias` does the same in training.
+    mask. Without an estimator every token has importance ½. The bias does not change p_θ; it changes only the decoding
+    order of samplers that use importance, such as `uncertainty_guided`. The estimator `term_bias` does the same during
+    training.
     """
 
     name = "importance_bias"
-    summary = "raises the importance of words, for samplers whose decoding order uses importance"
+    summary = "importance bias for words, for samplers whose decoding order uses importance"
     refs = ("ATAT",)
 
-    words: tuple[str, ...] = param(help="words or phrases whose importance changes")
+    words: tuple[str, ...] = param(
+        help="words or phrases whose importance is raised (lowered with a negative strength)"
+    )
     strength: float = param(
-        0.5, help="how far importance moves towards 1 (or towards 0, if negative), as a fraction", ge=-1, le=1
+        0.5,
+        help="s, fraction of the distance to 1 by which importance rises; a negative value lowers it towards 0",
+        ge=-1,
+        le=1,
     )
 
     @override
@@ -131,14 +140,14 @@ class ImportanceBiasGuidance(Guidance):
         if not sampler.uses_importance:
             yield Problem(
                 "guidance",
-                f"importance_bias needs a sampler whose decoding order uses importance, and {sampler.name!r} does "
-                'not; set sampler.use = "uncertainty_guided", or choose another guidance',
+                f"importance_bias needs a sampler whose decoding order uses importance, but {sampler.name!r} does "
+                'not; set sampler.use = "uncertainty_guided", or choose a different guidance',
             )
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not self.words:
-            raise UserError('guidance: importance_bias has no words; set some, as in guidance.words=["peace"]')
+            raise UserError('guidance: importance_bias has no words; set at least one, as in guidance.words=["peace"]')
         import torch
 
         from atat_zoo.diffusion.terms import Terms, biased
@@ -149,7 +158,7 @@ class ImportanceBiasGuidance(Guidance):
             return text_generator
 
         def importance(draft: Tensor, masked: Tensor) -> Tensor:
-            # The words are those of the draft, whatever the model's estimator reads.
+            # The words are matched in the draft, whatever the model's estimator reads.
             reads_x = text_generator.denoiser.importance_reads == "x"
             z = draft if reads_x else draft.masked_fill(masked, text_generator.denoiser.mask_id)
             own = text_generator.denoiser.importance(z, masked)
@@ -164,11 +173,11 @@ class ImportanceBiasGuidance(Guidance):
 class ClassifierGuidance(Guidance):
     """Classifier guidance: p(v | z, class) ∝ p(v | z) · (f(z with v at i) / f(z))^s, with f(z) = p(class | z).
 
-    `exact` evaluates the classifier on z with each of the `candidates` most probable tokens at each position; other
-    tokens are assumed to leave f unchanged. With all V candidates and s = 1 this is the exact posterior.
-    `first_order` takes one gradient of log f at the embedding of z and approximates log f for all tokens at once by
-    the step from the mask's embedding to the token's (Dathathri et al., arXiv:1912.02164; Schiff et al.,
-    arXiv:2412.10193). It needs a classifier with an embedding.
+    `exact` evaluates the classifier on z with each of the `candidates` most probable tokens at each position; all other
+    tokens are assumed to leave f unchanged. With all V candidates and s = 1 this is the exact posterior. `first_order`
+    takes one gradient of log f at the embedding of z and approximates log f for all tokens at once using the step from
+    the mask's embedding to the token's (Dathathri et al., arXiv:1912.02164; Schiff et al., arXiv:2412.10193). It needs
+    a classifier with an embedding.
     """
 
     name = "classifier"
@@ -178,9 +187,11 @@ class ClassifierGuidance(Guidance):
     classifier: ClassifierPart = component_param("classifier", attrs.NOTHING, help="classifier of the target class")
     strength: float = param(1.0, help="s, guidance scale: the exponent of p(class | z); 0 disables guidance", ge=0)
     method: Literal["exact", "first_order"] = param(
-        "exact", help="exact: evaluate each candidate; first_order: approximate all by one gradient"
+        "exact",
+        help="exact: score each candidate with the classifier; first_order: approximate the effect of all "
+        "tokens with one gradient",
     )
-    candidates: int = param(50, help="with exact: number of most probable tokens per position that are scored", ge=1)
+    candidates: int = param(50, help="for exact: number of most probable tokens to score per position", ge=1)
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
@@ -192,7 +203,7 @@ class ClassifierGuidance(Guidance):
         model = self.classifier.build(text_generator.tokenizer, text_generator.length)
         if self.method == "first_order" and not isinstance(model, Differentiable):
             raise UserError(
-                'guidance.method: "first_order" takes a gradient at an embedding, and this classifier has none; '
+                'guidance.method: "first_order" needs a classifier with an embedding, which this one does not have; '
                 'use "exact"'
             )
 
@@ -209,28 +220,29 @@ class ClassifierGuidance(Guidance):
 
 @component
 class ClassifierFreeGuidance(Guidance):
-    """Classifier-free guidance by a prompt c: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
+    """Classifier-free guidance with a prompt c: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
 
-    The condition c is the text with which every sequence begins (after BOS): a label, or the beginning of a prompt. ∅
-    is the same sequence with those tokens masked, as in the training of a masked diffusion model. A model that reads
-    from left to right accepts no mask before the predicted position; for it, ∅ is the sequence with the condition's
-    tokens `dropped` (Sanchez et al., arXiv:2306.17806), which must be whole blocks for a model with blocks. Every
-    decoding step takes two forward passes. A sequence that does not begin with the condition is not guided.
+    The condition c is the text with which every sequence begins after BOS: a label, or the beginning of a prompt. ∅ is
+    the same sequence with the tokens of c masked, as a masked diffusion model sees them during training. A model that
+    reads from left to right accepts no mask before the predicted position; for it, ∅ is the sequence with the
+    condition's tokens `dropped` (Sanchez et al., arXiv:2306.17806), which must be whole blocks for a model with blocks.
+    Every decoding step takes two forward passes. A sequence that does not begin with the condition is not guided.
     """
 
     name = "classifier_free"
-    summary = "classifier-free guidance by a prompt; two forward passes per decoding step"
+    summary = "classifier-free guidance with a prompt; two forward passes per decoding step"
     refs = ("arXiv:2207.12598", "arXiv:2412.10193", "arXiv:2306.17806")
 
-    condition: str = param(help="condition: the text with which the prompt starts")
+    condition: str = param(help="condition c: the text with which every prompt begins")
     strength: float = param(1.0, help="w, guidance scale; 0 disables guidance", ge=0)
     empty: Literal["masked", "dropped"] = param(
-        "masked", help="the condition's tokens in the unconditional pass: masked, or dropped (for causal models)"
+        "masked",
+        help="how the unconditional pass treats the condition's tokens: masked, or dropped (for causal models)",
     )
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
-        """Return a guided text generator, which raises `UserError` if no sequence begins with the condition."""
+        """Return a guided text generator, which raises a `UserError` if no sequence begins with the condition."""
         if not self.strength:
             return text_generator
         from atat_zoo.generation.guided_denoiser import Contrast, GuidedDenoiser
@@ -239,8 +251,8 @@ class ClassifierFreeGuidance(Guidance):
         begin = int(is_framed(text_generator.special) and text_generator.tokenizer.bos is not None)
         if not ids or begin + len(ids) >= text_generator.length:
             raise UserError(
-                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and "
-                f"fewer than the {text_generator.length} tokens of a sequence; set another"
+                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, but must take at least one and "
+                f"fewer than the {text_generator.length} tokens of a sequence; set a different condition"
             )
         block_size = text_generator.denoiser.block_size
         if block_size and self.empty == "masked":
@@ -250,8 +262,8 @@ class ClassifierFreeGuidance(Guidance):
             )
         if block_size and len(ids) % block_size:
             raise UserError(
-                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and a model with blocks of "
-                f"{block_size} can only drop whole blocks; lengthen or shorten it"
+                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, but a model with blocks of "
+                f"{block_size} can only drop whole blocks; lengthen or shorten the condition"
             )
         dropped = self.empty == "dropped"
         contrast = Contrast(
@@ -264,7 +276,7 @@ class ClassifierFreeGuidance(Guidance):
 
 @component
 class CombinedGuidance(Guidance):
-    """Two guidances, the second applied to the result of the first; nest another `combined` for three."""
+    """Two guidances, the second of which is applied to the result of the first; nest `combined` to apply three."""
 
     name = "combined"
     summary = "two guidances, one applied after the other"
@@ -274,7 +286,7 @@ class CombinedGuidance(Guidance):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
-        """Yield the problems of both guidances, with keys nested one level deeper."""
+        """Yield the problems of both guidances, each with a key nested one level deeper."""
         for key, inner in (("guidance.first", self.first), ("guidance.second", self.second)):
             for problem in inner.check(experiment):
                 if isinstance(problem, Problem):

@@ -21,7 +21,7 @@ Importance = Callable[[Tensor, Tensor], Tensor]
 class GuidedDenoiser(Denoiser):
     """A denoiser with modified log-probabilities and, optionally, modified importance.
 
-    Order weights and scores of visible tokens are those of the model.
+    Order weights and the scores of visible tokens are the model's own.
     """
 
     def __init__(self, denoiser: Denoiser, change: Change | None = None, importance: Importance | None = None) -> None:
@@ -38,7 +38,7 @@ class GuidedDenoiser(Denoiser):
         return self.guide(self.denoiser(tokens, t, where), tokens, t, where)
 
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V] from those of the denoiser."""
+        """Return the guided log-probabilities [N, V], computed from those of the denoiser."""
         return log_probs if self.change is None else self.change(log_probs, tokens, t, where)
 
     @override
@@ -72,7 +72,7 @@ class GuidedDenoiser(Denoiser):
         return self.wrap(lambda denoiser: denoiser.select(rows))
 
     def wrap(self, other: Callable[[Denoiser], Denoiser]) -> Self:
-        """Return this guidance around another denoiser of the model, or `self` if it is the same one."""
+        """Return this guidance applied to the result of `other`, or `self` if `other` returns the same denoiser."""
         denoiser, change = other(self.denoiser), self.change
         if isinstance(change, Contrast):
             change = change.wrap(other)
@@ -84,9 +84,9 @@ class GuidedDenoiser(Denoiser):
 
 
 class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
-    """A guided decoder for generation block by block, whose guidance also sees the finished blocks.
+    """A guided decoder for block-by-block generation, whose guidance also sees the finished blocks.
 
-    It keeps as many tokens as the network sees. Order weights and scores of visible tokens are not available.
+    It keeps as many tokens as the network sees. It provides neither order weights nor scores of visible tokens.
     """
 
     def __init__(self, guided: GuidedDenoiser, batch: int, window: int) -> None:
@@ -130,13 +130,13 @@ class Contrast:
     def __init__(
         self, denoiser: Denoiser, ids: list[int], begin: int, *, strength: float, dropped: bool, text: str
     ) -> None:
-        """The condition c is `text`, the tokens `ids` from position `begin`, which ∅ masks or, if `dropped`, omits."""
+        """Set the condition c, the `text` with tokens `ids` at position `begin`; ∅ masks or, if `dropped`, omits it."""
         self.denoiser, self.ids, self.begin, self.mask_id = denoiser, torch.tensor(ids), begin, denoiser.mask_id
         self.strength, self.dropped, self.text = strength, dropped, text
-        self.seen: list[bool] = []  # shared with those around other denoisers
+        self.seen: list[bool] = []  # shared with the contrasts around other denoisers
 
     def wrap(self, other: Callable[[Denoiser], Denoiser]) -> Self:
-        """Return this guidance with another unconditional denoiser, or `self` if it is the same one."""
+        """Return this guidance with `other` applied to the unconditional denoiser, or `self` if nothing changes."""
         denoiser = other(self.denoiser)
         if denoiser is self.denoiser:
             return self
@@ -150,7 +150,8 @@ class Contrast:
         first, there = tokens[:, self.begin : end], torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
         if first.shape[1] == len(self.ids):
             there = (first == self.ids).all(1)
-        # Later ones may not begin with it: of a long text a window is seen, which no longer includes the prompt.
+        # Later sequences may not begin with it: a long text is seen through a window that no longer includes the
+        # prompt.
         if not (self.seen or bool(there.any())):
             problem = f"guidance.condition: no sequence begins with {self.text!r}; begin every prompt with it"
             raise UserError(f"{problem}, as in atat sample --prompt {self.text!r}")
@@ -194,8 +195,8 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
 
 def by_gradient(model: Differentiable, tokens: Tensor, where: Where) -> Tensor:
     """Return the first-order change of log f for all tokens, [N, V]: ∇ log f · (token embedding − mask embedding)."""
-    with torch.autocast(tokens.device.type, enabled=False):  # not in bf16 either
-        # Samplers run without gradients; this enables them for the copy of z that is made here.
+    with torch.autocast(tokens.device.type, enabled=False):  # not in bf16, as above
+        # Samplers run without gradients; this enables gradients for the copy of z that is made here.
         with torch.inference_mode(False), torch.set_grad_enabled(True):
             table = model.table.to(tokens.device).detach()
             x = table[tokens.clone()].requires_grad_()

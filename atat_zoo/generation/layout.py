@@ -1,8 +1,8 @@
 """Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and their layout as sequences of tokens and masks.
 
-The text around a gap is tokenised piece by piece, so the given tokens never change. In byte-pair encodings a word
-includes its leading space: " peace" is one token. A space before a gap therefore belongs to the gap, whose first token
-must then begin with a space, so the text does not change.
+The text around a gap is tokenised piece by piece, so the given tokens never change. In a byte-pair encoding, a token
+includes the space before a word: " peace" is one token. A space before a gap therefore belongs to the gap, whose first
+token must then begin with a space, so the text does not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from atat_zoo.system.parsing import refuse_halves
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
 
-CHOICES = 256  # maximum of combinations of lengths for one text
+CHOICES = 256  # maximum number of combinations of lengths for one text
 
 # Text that begins like a gap must be one: `[MASK:3` without its end is an error.
 _GAP = re.compile(r"\[MASK\]|\[MASK:(?P<lengths>[^\[\]]*)(?P<end>\]?)")
@@ -37,7 +37,7 @@ FORMS = "[MASK] for one token, [MASK:3] for three, [MASK:2-5] for two to five"
 
 
 class TooLongError(UserError):
-    """An error for a text that is longer than the model's maximum length."""
+    """The error for a text that exceeds the model's maximum length."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class Template:
 
 
 def parse(text: str, where: str = "the text") -> Template:
-    """Return a text as pieces and gaps, or raise a `UserError` that calls it `where`."""
+    """Return the pieces and gaps of a text, or raise a `UserError` that refers to the text as `where`."""
     refuse_halves(text, where)
     pieces, gaps, end = [], [], 0
     for match in _GAP.finditer(text):
@@ -78,7 +78,7 @@ def _gap(match: re.Match[str], where: str) -> Gap:
     shortest = int(lengths["shortest"])
     longest = int(lengths["longest"] or shortest)
     if shortest < 1:
-        raise UserError(f"{where}: {match[0]!r} is an empty gap; set at least one token, as in [MASK:1-3]")
+        raise UserError(f"{where}: {match[0]!r} is an empty gap; give it at least one token, as in [MASK:1-3]")
     if longest < shortest:
         raise UserError(
             f"{where}: {match[0]!r} ends before it begins; write the smaller number first, [MASK:{longest}-{shortest}]"
@@ -91,7 +91,7 @@ def _short(text: str) -> str:
 
 
 def frame_tokens(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
-    """Return the special tokens at the beginning and end of every sequence, for `data.special_tokens`."""
+    """Return the special tokens that `data.special_tokens` puts at the beginning and at the end of every sequence."""
     if not is_framed(special):
         return [], []
     return [i for i in [tokenizer.bos] if i is not None], [i for i in [tokenizer.eos] if i is not None]
@@ -114,11 +114,11 @@ class SpaceAwareTokenizer:
         return openers if any(texts[i].strip(" ") for i in openers) else []
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Return the text of ids in the middle of a text."""
+        """Return the text of `ids` as it reads in the middle of a longer text."""
         return self.tokenizer.decode([*self._word, *ids]).removeprefix(self.tokenizer.decode(self._word))
 
     def before_gap(self, piece: str) -> tuple[list[int], bool]:
-        """Return the ids of the piece before a gap, and whether its last space belongs to the gap."""
+        """Return the ids of the piece before a gap, and whether the piece's last space belongs to the gap."""
         if opens := piece.endswith(" ") and bool(self.openers):
             piece = piece[:-1]
         if piece[-1:].isspace():
@@ -133,9 +133,9 @@ class SpaceAwareTokenizer:
 def prompt_ids(
     tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False, where: str = "chat"
 ) -> list[int]:
-    """Return the tokens of a chat prompt, from a question or a list of messages, up to where the answer begins.
+    """Return the tokens of a question or a list of messages as a chat prompt, up to where the answer begins.
 
-    Unless the messages are `trusted`, a chat template that lets a message imitate another role is refused.
+    Unless the messages are `trusted`, a chat template is refused if it lets a message imitate another role.
     """
     try:
         every = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
@@ -153,15 +153,15 @@ def truncate_at_end(ids: Sequence[int], end: int | None) -> Sequence[int]:
 
 
 def answer_text(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
-    """Return the text of an answer, up to the first EOS."""
+    """Return the text of an answer up to the first EOS."""
     return tokenizer.decode(truncate_at_end(ids, tokenizer.eos))
 
 
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
-    """Raise a `UserError` for sequences that do not fit in memory, or are longer than the denoiser has `seen`."""
+    """Raise a `UserError` for sequences that do not fit in memory or exceed `seen`, the denoiser's maximum length."""
     if length > seen and not sampler.blockwise:
         raise TooLongError(
-            f"a length of {length} is more than the model's maximum length, {seen}; pass at most {seen}, or "
+            f"length {length} exceeds the model's maximum length, {seen}; pass at most {seen}, or "
             'use the sampler "semi_autoregressive", which generates block by block'
         )
     require(
@@ -174,16 +174,16 @@ def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """A text with gaps, in tokens."""
+    """A text with gaps, encoded as tokens."""
 
     template: Template
     words: SpaceAwareTokenizer
     pieces: tuple[tuple[int, ...], ...]  # ids of the given tokens between the gaps, special ones included
     opens: tuple[bool, ...]  # for each gap, whether its first token must begin with the space that belongs to it
-    choices: tuple[tuple[int, ...], ...]  # the possible combinations of gap lengths, from the shortest on
+    choices: tuple[tuple[int, ...], ...]  # the possible combinations of gap lengths, shortest first
 
     def spans(self, lengths: Sequence[int]) -> list[range]:
-        """Return the positions of each gap, given the gap lengths."""
+        """Return the positions of each gap for the given gap lengths."""
         spans, at = [], 0
         for piece, length in zip(self.pieces, lengths, strict=False):
             at += len(piece)
@@ -202,12 +202,12 @@ class Layout:
         return tuple(span[0] for span, opens in zip(self.spans(lengths), self.opens, strict=True) if opens)
 
     def fills(self, ids: Sequence[int], lengths: Sequence[int]) -> list[str]:
-        """Return the text of each gap of a filled sequence, without its leading space if the gap owns it."""
+        """Return the text that fills each gap of a sequence, without the leading space if the gap owns that space."""
         texts = [self.words.text_of([ids[i] for i in span]) for span in self.spans(lengths)]
         return [text.removeprefix(" ") if opens else text for text, opens in zip(texts, self.opens, strict=True)]
 
     def text(self, fills: Sequence[str]) -> str:
-        """Return the given text with filled gaps, unchanged elsewhere."""
+        """Return the given text with its gaps filled and everything else unchanged."""
         pieces = self.template.pieces
         return "".join(piece + fill for piece, fill in zip(pieces, fills, strict=False)) + pieces[-1]
 
@@ -221,11 +221,11 @@ class Request:
     seed: int
     batch_size: int
     words: SpaceAwareTokenizer
-    row: list[int]  # the tokens of a text, with a mask for each that is written
+    row: list[int]  # the tokens of a text, with a mask for each token to generate
     gap: slice  # the masks
-    begins: int  # where the text begins: behind the question that it answers
+    begins: int  # where the text begins: after the question that it answers
     opening: tuple[int, ...]  # positions whose token must begin with a space
-    end: int | None  # the token that ends what is written
+    end: int | None  # the token that ends the generated text
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of a generated sequence."""
@@ -238,9 +238,9 @@ class TextForm:
     """The text format of a model, which encodes prompts and texts with gaps."""
 
     tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask
-    length: int  # tokens in a text of the training data, which the denoiser sees at once
+    length: int  # tokens in a training sequence, which the denoiser sees at once
     special: Literal["none", "document", "sequence", "both"] = "none"
-    form: Literal["text", "chat"] = "text"  # dialogues have EOS by their template
+    form: Literal["text", "chat"] = "text"  # a chat template adds EOS to dialogues
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, tokenizer: TokenizerModel) -> TextForm:
@@ -254,15 +254,16 @@ class TextForm:
         return SpaceAwareTokenizer(self.tokenizer)
 
     def framing(self, length: int, before: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        """Return the tokens that begin and end a sequence: BOS and the tokens `before` the prompt, and EOS, if used.
+        """Return the tokens that begin a sequence (BOS, if used, and those `before` the prompt) and that end it (EOS).
 
-        A sequence longer than the training length has neither BOS nor EOS; one that begins with BOS gets no second.
+        A sequence longer than the training length has neither BOS nor EOS. A sequence that begins with BOS gets no
+        second BOS.
         """
         first, last = frame_tokens(self.tokenizer, self.special) if length <= self.length else ([], [])
         return [*(() if list(before[:1]) == first else first), *before], last
 
     def end(self, *, chat: bool = False, windows: bool = False) -> int | None:
-        """Return the token that ends a generated text: EOS, or None for `windows` or a training without EOS."""
+        """Return the token that ends a generated text: EOS, or None for `windows` or if training had no EOS."""
         return self.tokenizer.eos if not windows and (chat or has_eos(self.special, self.form)) else None
 
     def request(
@@ -279,22 +280,22 @@ class TextForm:
         windows: bool = False,
         batch_size: int = 64,
     ) -> Request:
-        """Return a request for `number` texts that begin with a prompt and end with a suffix.
+        """Return a request for `number` texts that begin with the prompt and end with the suffix.
 
-        The generated text ends before its first EOS, if the training data has EOS; the suffix follows. With `windows`
-        the texts are windows of running text: all tokens but BOS and EOS, which may include the beginnings of further
-        documents.
+        If the training data has EOS, the generated text ends before its first EOS, and the suffix follows. With
+        `windows`, the texts are windows of running text: they contain all tokens except BOS and EOS, possibly from
+        several documents.
 
-        With a `chat`, a question or a list of messages, the texts are answers, which begin with the prompt. Unless the
-        messages are `trusted`, a chat template that lets a message imitate another role is refused.
+        With `chat`, a question or a list of messages, the texts are answers, which begin with the prompt. Unless the
+        messages are `trusted`, a chat template is refused if it lets a message imitate another role.
 
-        A sequence has `length` tokens, including prompt, BOS and EOS; by default the training length. A longer one,
-        whose positions shift, has no BOS and EOS, and a space at the end of its prompt stays there. The same seed gives
-        the same texts. `batch_size` sequences are generated at once.
+        A sequence has `length` tokens, including prompt, BOS and EOS; the default is the training length. A longer
+        sequence, whose positions shift, has no BOS or EOS, and a space at the end of its prompt stays there. The same
+        seed gives the same texts. `batch_size` sequences are generated at a time.
 
         Raises:
-            UserError: if a number is too small, if the length exceeds the training length and the sampler is not block
-                by block, or if prompt and suffix do not fit.
+            UserError: if a number is too small, if the length exceeds the training length and the sampler does not
+                generate block by block, or if prompt and suffix do not fit.
         """
         for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
             if value is not None and value < least:
@@ -311,8 +312,8 @@ class TextForm:
         masks = length - len(left) - len(right)
         if masks < opens:
             raise UserError(
-                f"prompt and suffix take {length - masks + opens} tokens, including special tokens, and the length is "
-                f"{length}; shorten them or pass a greater length"
+                f"prompt and suffix take {length - masks + opens} tokens, including special tokens, but the length is "
+                f"{length}; shorten them, or pass a larger length"
             )
         return Request(
             sampler=sampler,
@@ -341,10 +342,10 @@ class TextForm:
         return layouts
 
     def lay_out(self, template: Template, where: str = "the text", before: Sequence[int] = ()) -> Layout:
-        """Return the layout of a text with gaps, with special tokens and, if given, the tokens `before` it.
+        """Return the layout of a text with gaps, with its special tokens and the tokens `before` it.
 
-        Raises a `UserError` that calls the text `where` if it is too long, or if its gaps allow too many combinations
-        of lengths.
+        Raises a `UserError` that refers to the text as `where` if it is too long, or if its gaps allow too many
+        combinations of lengths.
         """
         first, last = self.framing(self.length, before)
         begun = [self.words.before_gap(piece) for piece in template.pieces[:-1]]
@@ -353,7 +354,7 @@ class TextForm:
         given, least = sum(map(len, pieces)), sum(gap.shortest for gap in template.gaps)
         if given + least > self.length:
             raise TooLongError(
-                f"{where} takes {given} tokens and its gaps at least {least}, {given + least} in total, and the "
+                f"{where} takes {given} tokens and its gaps at least {least}, {given + least} in total, but the "
                 f"model's maximum length is {self.length}; shorten the text or its gaps"
             )
         room = self.length - given - least

@@ -58,12 +58,12 @@ class Model:
     >>> model = Model.from_run("runs/quickstart")  # doctest: +SKIP
     """
 
-    experiment: Experiment  # that it was trained with
-    context: Context  # the sizes that it was built for
+    experiment: Experiment  # the experiment that trained the model
+    context: Context  # the sizes that the model was built for
     tokenizer: TokenizerModel
-    module: Any  # the objective with its parts, in evaluation mode
-    step: int  # optimizer steps of its training
-    base: Mapping[str, Any] | None = None  # of LoRA: the run with the weights beside which its matrices are
+    module: Any  # the objective with its components, in evaluation mode
+    step: int  # optimizer steps in training
+    base: Mapping[str, Any] | None = None  # for LoRA: the run whose weights the matrices modify
 
     @classmethod
     def from_run(
@@ -75,14 +75,14 @@ class Model:
         experiment: Experiment | None = None,
         tokenizer: TokenizerModel | None = None,
     ) -> Model:
-        """Load a model from a run folder: the final one, or that of a checkpoint.
+        """Load the final model of a run folder, or the model of the checkpoint at `step`.
 
-        `device` is `auto`, `cpu`, `gpu`, or a torch device name such as `mps`; `spread` is for a model that is larger
-        than one device, see `atat_zoo.generation.spreading`. Pass `experiment`, possibly with another sampler or
-        guidance, and `tokenizer` if they are loaded already.
+        `device` is `auto`, `cpu`, `gpu`, or a torch device name such as `mps`; use `spread` for a model that is larger
+        than one device, see `atat_zoo.generation.spreading`. Pass `experiment`, possibly with a different sampler or
+        guidance, and `tokenizer` if you have already loaded them.
 
         Raises:
-            UserError: if the folder has no readable model of this step, or the device does not exist.
+            UserError: if the folder has no readable model for this step, or the device does not exist.
         """
         folder, spreads = RunFolder(Path(run)).model_at(step), device == SPREAD
         return cls.load(folder, torch_device(device), spreads=spreads, experiment=experiment, tokenizer=tokenizer)
@@ -97,14 +97,16 @@ class Model:
         experiment: Experiment | None = None,
         tokenizer: TokenizerModel | None = None,
     ) -> Model:
-        """Load a model folder; see `from_run`. With `spreads` its layers also use other devices of the same kind."""
+        """Load a model folder; see `from_run`. With `spreads`, its layers also use other devices of the same type."""
         description = described(folder)
         try:
             if (version := description["format"]) != FORMAT:
-                raise UserError(f"{folder} has format {version}, this version reads {FORMAT}; update atat-zoo")
+                raise UserError(
+                    f"{folder} has format {version}, but this version reads format {FORMAT}; update atat-zoo"
+                )
             step = int(description["step"])
             context = Context(**description["context"], device=str(exact_device(device)))
-        except (ValueError, KeyError, TypeError, OverflowError) as error:  # JSON of another shape
+        except (ValueError, KeyError, TypeError, OverflowError) as error:  # valid JSON with a different structure
             raise unreadable(folder / DESCRIPTION, error) from error
         where = "cpu" if spreads else context.device
         weights, base = weights_of(folder, description, where), description.get("base")
@@ -113,7 +115,7 @@ class Model:
         if context.vocabulary_size != tokenizer.vocabulary_size:
             said = f"{DESCRIPTION} has a vocabulary of {context.vocabulary_size} tokens"
             has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
-            raise UserError(f"{folder}: {said}, {has}; copy both again or train again")
+            raise UserError(f"{folder}: {said}, {has}; copy both files again, or retrain the model")
         context = attrs.evolve(context, tokenizer=tokenizer)
         bare = spreads and not experiment.parts["backbone"].built_with_weights
         with without_weights() if bare else nullcontext():
@@ -127,7 +129,7 @@ class Model:
         except RuntimeError as error:
             first = str(error).splitlines()[1:2] or [str(error)]
             problem = f"{WEIGHTS} and {DESCRIPTION} belong to different models: {first[0].strip()}"
-            raise UserError(f"{folder}: {problem}; copy both again or train again") from error
+            raise UserError(f"{folder}: {problem}; copy both files again, or retrain the model") from error
         if spreads:
             spread(module, str(device))
         module.eval()
@@ -135,7 +137,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights; computations outside the network use the device of the context."""
+        """The device of the weights; computations outside the network run on the device of the context."""
         return self.module.backbone.embedding.weight.device
 
     @property
@@ -158,8 +160,8 @@ class Model:
     def text_generator(self, precision: Precision = "auto", compile: bool = False) -> TextGenerator:
         """Return a text generator with this model's weights.
 
-        `precision` is that of the network, as `train.precision`; log-probabilities are float32 and sampling float64.
-        Compiling the backbone takes a minute and is useful only for many texts.
+        `precision` is the network's, as in `train.precision`; log-probabilities are float32, and sampling uses float64.
+        Compiling the backbone with `compile` takes a minute and is useful only for many texts.
         """
         module: Any = compiled(self.module) if compile else self.module
         return TextGenerator(
@@ -185,9 +187,10 @@ class Model:
     ) -> Generation:
         """Return generated texts.
 
-        `sampler` and `guidance` are a name, a table {use = …} or a component; by default those of the experiment. See
-        `text_generator` for precision and compile, `TextForm.request` for length, seed, prompt, suffix, chat, trusted,
-        windows and batch_size, and `TextGenerator.generate` for rows and observe.
+        `sampler` and `guidance` are each a name, a table {use = …} or a component; the defaults are those of the
+        experiment. See `text_generator` for `precision` and `compile`, `TextForm.request` for `length`, `seed`,
+        `prompt`, `suffix`, `chat`, `trusted`, `windows` and `batch_size`, and `TextGenerator.generate` for `rows` and
+        `observe`.
 
         Raises:
             UserError: if an option is unknown, the length exceeds the training length, or prompt and suffix do not fit.
@@ -207,13 +210,13 @@ class Model:
         precision: Precision = "auto",
         **options: Any,
     ) -> Infilling:
-        """Return texts with sampled tokens in their gaps, `number` for each text; the rest does not change.
+        """Return `number` copies of each text with its gaps filled by sampled tokens and the rest unchanged.
 
         Gaps are `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens). `sampler`, `guidance` and
-        `precision` are as for `sample`; other options are seed and batch_size.
+        `precision` are as for `sample`; the other options are `seed` and `batch_size`.
 
         Raises:
-            UserError: for an unknown option, a malformed gap, a text without a gap, or one that does not fit.
+            UserError: if an option is unknown, a gap is malformed, or a text has no gap or does not fit.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         parts = self._parts(named := {"sampler": sampler, "guidance": guidance})
@@ -224,9 +227,9 @@ class Model:
         return guided.infill(parts["sampler"], layouts, number=number, weigher=text_generator, **options)
 
     def unmask(self, *, sampler: Sampler | Named | None = None, **options: Any) -> Unmasking:
-        """Generate one text, and return its state after each decoding step; a notebook displays it.
+        """Return the states of one text after each decoding step, which a notebook displays.
 
-        The options are those of `sample`, such as prompt, suffix, length and seed.
+        The options are those of `sample`, such as `prompt`, `suffix`, `length` and `seed`.
 
         Raises:
             UserError: as for `sample`.
@@ -239,9 +242,9 @@ class Model:
         return Unmasking.of(start, steps, self.tokenizer, text=made.texts[0])
 
     def importance(self, text: str) -> TokenScores:
-        """Return the importance of each token of a text by the model's estimator, in [0, 1].
+        """Return the importance of each token of a text, in [0, 1], from the model's estimator.
 
-        An estimator that reads z is evaluated once per token, with this token masked. A time-conditioned estimator is
+        An estimator that reads z is evaluated once per token, with that token masked. A time-conditioned estimator is
         evaluated at the middle of the diffusion time, as in `atat eval`.
 
         Raises:
@@ -249,7 +252,7 @@ class Model:
         """
         module = self.module
         if not module.denoiser().estimates_importance:
-            problem = f"objective {self.experiment.parts['objective'].name!r} estimates no importance"
+            problem = f"objective {self.experiment.parts['objective'].name!r} does not estimate importance"
             raise UserError(f'{problem}; train with objective.use = "mdlm" or "adaptive" and an estimator')
         row, inner = self._row(text)
         whole = torch.zeros_like(row[None], dtype=torch.bool)
@@ -263,9 +266,9 @@ class Model:
         return self._scores(row[inner], torch.cat(values))
 
     def uncertainty(self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64) -> TokenScores:
-        """Return the uncertainty of each token of a text given all others, in [0, 1].
+        """Return the uncertainty of each token of a text, in [0, 1], given all other tokens.
 
-        `metric` is a component of the kind uncertainty, or its name. Each token is masked by itself and takes one
+        `metric` is a component of the kind `uncertainty`, or its name. Each token is masked separately, which takes one
         forward pass.
 
         Raises:
@@ -279,16 +282,16 @@ class Model:
         return self._scores(row[inner], torch.cat(values))
 
     def log_probs(self, text: str, masked: Sequence[int] | None = None) -> LogProbs:
-        """Return the log-probability of every token at the masked positions of a text, given the rest, in nats.
+        """Return the log-probabilities of all tokens at the masked positions of a text given the rest, in nats.
 
         Args:
-            text: a text with gaps of known lengths, `[MASK]` or `[MASK:3]`, or without gaps. After a space, a gap can
-                only be filled with tokens that begin with the space, if the tokenizer has such tokens.
-            masked: in a text without gaps, the indices of the tokens to mask, not counting BOS and EOS.
+            text: a text with gaps of known lengths, `[MASK]` or `[MASK:3]`, or without gaps. If the tokenizer has
+                tokens that begin with a space, only these can fill a gap after a space.
+            masked: indices of the tokens to mask in a text without gaps, not counting BOS and EOS.
 
         Raises:
-            UserError: if a gap is malformed or has no fixed length, nothing is masked, or the text is too long; or if a
-                model that reads from left to right is asked for a token after a gap.
+            UserError: if a gap is malformed or has no fixed length, nothing is masked, the text is too long, or a token
+                follows a gap and the model reads from left to right.
         """
         text_generator, mask_id = self.text_generator(), self.context.mask_id
         if masked is None:
@@ -320,15 +323,16 @@ class Model:
     ) -> TextScores:
         """Return bounds on −log p of texts in nats, or −log p itself if the objective computes it exactly.
 
-        With the same draws, seed and text, the numbers equal those of `atat eval`; text n has the masks of row n. A
+        With the same draws, seed and text, the results equal those of `atat eval`; text n has the masks of row n. A
         text may be shorter than the training length. It is padded as in training with `data.packing = "document"`, and
         otherwise only to a multiple of the model's block size.
 
         Args:
             texts: one text or several.
-            draws: number of masks per text; by default that of [evaluation]. More draws lower the estimate's error.
-            seed: seed of the masks; by default the experiment's.
-            bound: estimator of the bound, a component of the kind bound; by default that of [evaluation].
+            draws: number of masks per text, by default that of [evaluation]. More draws lower the error of the
+                estimate.
+            seed: seed of the masks, by default the experiment's.
+            bound: estimator of the bound, a component of the kind `bound`; by default that of [evaluation].
             batch_size: number of texts in a forward pass.
 
         Raises:
@@ -364,10 +368,10 @@ class Model:
         return TextScores(bounds=bounds, texts=shares, draws=0 if exact else draws)
 
     def embed(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Tensor:
-        """Return the mean of the last hidden states over the tokens of each text, float32 [n, D] on the CPU.
+        """Return the last hidden states averaged over the tokens of each text, float32 [n, D] on the CPU.
 
-        No token is masked, and t = 0 for a time-conditioned network. BOS and EOS are read as in training, but are not
-        in the mean.
+        No token is masked, and t = 0 for a time-conditioned network. The network reads BOS and EOS as in training, but
+        the mean excludes them.
 
         Raises:
             UserError: if a text is empty or too long.
@@ -383,14 +387,14 @@ class Model:
         return made
 
     def fill(self, text: str, *, evaluations: int = 8, sampler: Sampler | Named | None = None) -> str:
-        """Return a text with its gaps filled greedily: most confident positions first, by their most probable tokens.
+        """Return a text with its gaps filled greedily by the most probable tokens, the most confident positions first.
 
-        The result is in general not the most probable one. `infill` samples instead, and can return several.
+        In general, the result is not the most probable text. `infill` samples instead, and can return several texts.
 
         Args:
             text: a text with gaps, `[MASK]`, `[MASK:3]` or `[MASK:2-4]`.
             evaluations: maximum number of forward passes; ignored by a model with a decoding order of its own.
-            sampler: another sampler, in place of the greedy one.
+            sampler: sampler to use instead of the greedy one.
 
         Raises:
             UserError: if a gap is malformed, or the text has no gap or is too long.
@@ -416,19 +420,19 @@ class Model:
         return attrs.evolve(own, **change) if names & change.keys() else own
 
     def _each_masked(self, row: Tensor, inner: slice, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield copies of a row, int64 [b, L], each with another inner token masked, and the masks, bool [b, L]."""
+        """Yield copies of a row, int64 [b, L], each with a different inner token masked, and the masks, bool [b, L]."""
         position = torch.arange(len(row), device=row.device)
         for places in position[inner].split(batch_size):
             where = position == places[:, None]
             yield row.expand(len(where), -1).masked_fill(where, self.context.mask_id), where
 
     def _row(self, text: str) -> tuple[Tensor, slice]:
-        """Return the token ids of a text, int64 [L], and the slice without BOS and EOS."""
+        """Return the token ids of a text, int64 [L], and the slice that excludes BOS and EOS."""
         row, inner = self._framed(text)
         return torch.tensor(row, device=self.context.device), inner
 
     def _framed(self, text: str, where: str = "the text") -> tuple[list[int], slice]:
-        """Return the tokens of a text with BOS and EOS as in training, and the slice without them."""
+        """Return the tokens of a text, with BOS and EOS as in training, and the slice that excludes BOS and EOS."""
         first, last = frame_tokens(self.tokenizer, self.experiment.data.special_tokens)
         refuse_halves(text, where)
         ids = self.tokenizer.encode(text)
@@ -437,13 +441,13 @@ class Model:
             raise UserError(f"{where} is empty; pass at least one word")
         if len(row) > self.context.length:
             problem = f"{where} takes {len(row)} tokens, including special tokens"
-            raise UserError(f"{problem}, and the model's maximum length is {self.context.length}; shorten it")
+            raise UserError(f"{problem}, but the model's maximum length is {self.context.length}; shorten it")
         return row, slice(len(first), len(first) + len(ids))
 
     def _together(
         self, lists: Sequence[list[int]], batch_size: int, padded: bool = True
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield batches of texts: their indices [b], their tokens [b, L], and where these are not padding [b, L]."""
+        """Yield batches of texts: indices [b], tokens [b, L], and masks [b, L] that are false at padding."""
         whole, block = self.experiment.data.packing == "document", self.module.denoiser().block_size or 1
         by_length: dict[int, list[int]] = defaultdict(list)
         for number, ids in enumerate(lists):
@@ -461,7 +465,7 @@ class Model:
         return TokenScores(TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs)
 
     def _parts(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the experiment's components by kind, with the `named` ones in place of its own if they fit."""
+        """Return the experiment's components by kind, with its own replaced by the `named` ones if these fit."""
         zoo = Zoo.load()
         given = {}
         for kind, value in named.items():
@@ -472,9 +476,9 @@ class Model:
         return {**self.experiment.parts, **given}
 
     def save(self, folder: Path) -> None:
-        """Save the model folder; an earlier model is replaced only when all files are written.
+        """Save the model folder; an earlier model is replaced only after all files are written.
 
-        Other files in the folder stay.
+        Other files in the folder are kept.
 
         Raises:
             UserError: if a weight is not finite, or a file cannot be written.
@@ -505,7 +509,7 @@ class Model:
                 "experiment": self.experiment.to_table(),
             }
             write_json(beside / DESCRIPTION, description)
-        # An earlier model's description does not fit these files: its hashes are others.
+        # An earlier model's description does not fit these files, because its hashes differ.
         for name in (TOKENIZER, WEIGHTS, DESCRIPTION):
             (complete / name).replace(folder / name)
         complete.rmdir()
@@ -517,13 +521,13 @@ def check_options(
     parts: Mapping[str, Any],
     named: Mapping[str, Any],
 ) -> None:
-    """Raise a `UserError` for an option that the methods do not take, and say where it belongs.
+    """Raise a `UserError` that says where an option belongs if the methods do not take it.
 
     Args:
-        options: the options by name.
-        methods: the methods whose keyword arguments they become.
-        parts: components by kind.
-        named: how each component was given, by kind: None, a name, a table or a component.
+        options: a dict from name to option.
+        methods: the methods that take the options as keyword arguments.
+        parts: a dict from kind to component.
+        named: a dict from kind to how the component was given: None, a name, a table or a component.
 
     Raises:
         UserError: if an option is unknown.
@@ -537,7 +541,7 @@ def check_options(
             if table := _placed(parts[kind], how, name, value):
                 raise UserError(f"{name} is a parameter of the {kind}; pass {kind}={table}")
         takes = (f"{kind} {parts[kind].name!r} takes {', '.join(_fields(parts[kind])) or 'none'}" for kind in named)
-        there = f"options are {', '.join(known)}; {'; '.join(takes)}"
+        there = f"the options are {', '.join(known)}; {'; '.join(takes)}"
         raise UserError(f"unknown option {name!r}{nearest(name, known)} ({there})")
 
 
@@ -546,7 +550,7 @@ def _fields(part: Any) -> list[str]:
 
 
 def _placed(part: Any, named: Any, name: str, value: Any) -> dict[str, Any] | None:
-    """Return the table of a component that sets a parameter of it or of a nested one, or None."""
+    """Return the component's table with the parameter set, on it or on a nested component, or None if unknown."""
     own = dict(named) if isinstance(named, Mapping) else {"use": part.name}
     if name in _fields(part):
         return own | {name: value}
@@ -558,7 +562,7 @@ def _placed(part: Any, named: Any, name: str, value: Any) -> dict[str, Any] | No
 
 
 def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of a model folder by name, checked against its `description` (model.json)."""
+    """Return a dict from name to tensor for a model folder, checked against its `description` (model.json)."""
     path = folder / WEIGHTS
     check(folder, description, WEIGHTS)
     try:
@@ -566,12 +570,12 @@ def weights_of(folder: Path, description: dict[str, Any], device: str | torch.de
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise unreadable(path, error) from error
     if (name := not_finite(weights)) is not None:
-        raise UserError(f"{path}: the weights {name} are not finite; copy the run again, or train again")
+        raise UserError(f"{path}: the weights {name} are not finite; copy the run again, or retrain the model")
     return weights
 
 
 def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of a model folder by name, with LoRA matrices merged."""
+    """Return a dict from name to tensor for a model folder, with LoRA matrices merged."""
     description = described(folder)
     if not description["experiment"].get("backbone", {}).get("lora_rank"):
         return weights_of(folder, description, device)
@@ -590,11 +594,11 @@ def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[st
     holds = f"{folder} contains only LoRA matrices for the weights of {base['run']}"
     found = [place for place in places if (place / WEIGHTS).is_file()]
     if not found:
-        raise UserError(f"{holds}, which does not exist any more; move that run back to {base['path']}")
+        raise UserError(f"{holds}, which no longer exists; move that run back to {base['path']}")
     for place in found:
         if sha256_of(place / WEIGHTS) == digest:
             return plain_weights(place, device)
-    raise UserError(f"{holds}, whose weights have changed; restore them, or train again")
+    raise UserError(f"{holds}, whose weights have changed; restore them, or retrain the model")
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:

@@ -1,4 +1,4 @@
-"""Models larger than one device (`--device spread`): layers are spread over devices, or loaded when needed."""
+"""Models larger than one device (`--device spread`), whose layers are spread over devices or loaded when needed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from atat_zoo.system.machine import needing_no_memory
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# What is left free on a device: a share of it, and where the logits are, three times the most of them, in float32.
+# The memory to leave free: a share of the device, and where the logits are, three times their maximum in float32.
 _SHARE, _LOGITS = 0.2, 3 * 4 * ON_ACCELERATOR
 
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Build modules without memory for their parameters, to be filled by `load_state_dict(…, assign=True)`."""
+    """Build modules without memory for their parameters, which `load_state_dict(…, assign=True)` then supplies."""
     owner: Any = nn.Module
     register = owner.register_parameter
 
     def register_bare(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:  # one that is tied to another is so already
+        if parameter is not None and not parameter.is_meta:  # a tied tensor has already been replaced
             parameter = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
@@ -39,16 +39,16 @@ def without_weights() -> Iterator[None]:
 
 
 def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None) -> None:
-    """Spread the module of an objective, which is on the CPU, over all devices of a kind.
+    """Spread an objective's module, which is on the CPU, over all devices of the same type.
 
-    Layers, the members of the backbone's outermost `nn.ModuleList`s, fill the devices in order, beginning with
-    `device`, which also holds everything else. Layers that do not fit stay memory-mapped from the file of
-    the weights, and are copied to `device` for each forward pass. Such a module is for inference only.
+    The layers, which are the members of the backbone's outermost `nn.ModuleList`s, fill the devices in order, beginning
+    with `device`, which also holds everything else. Layers that do not fit stay memory-mapped from the weight file and
+    are copied to `device` for each forward pass. Such a module is for inference only.
 
     Args:
-        module: changed in place; not changed on a CPU, where the operating system pages the mapped weights.
-        device: the device of the inputs and outputs of the module.
-        room: bytes for layers on each device, in the order in which these are filled; by default the free memory.
+        module: the module, changed in place; not changed on a CPU, where the operating system pages the mapped weights.
+        device: the device of the module's inputs and outputs.
+        room: bytes available for layers on each device, in the order of filling; by default the free memory.
     """
     if torch.device(device).type == "cpu":
         return
@@ -61,12 +61,12 @@ def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None
         room[device] = min(room[device], free[device] - _LOGITS)
     sizes = [sum(tensor.nbytes for *_, tensor in _tensors(layer)) for layer in layers]
     places = _places(sizes, room)
-    if None in places:  # each of the others needs room when it comes
+    if None in places:  # the layers that do not fit need room in turn
         places = _places(sizes, {**room, device: room[device] - max(sizes)})
     if any(place != device for place in places):
         changed: Any = module
         changed.layers_elsewhere = True
-        # Autocast keeps its copy of a weight that has a gradient for as long as a text is written.
+        # Autocast keeps its copy of a weight with a gradient for as long as a text is generated.
         module.requires_grad_(False)
     for layer, place in zip(layers, places, strict=True):
         if place is None:
@@ -88,7 +88,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _places(sizes: list[int], room: Mapping[str, int]) -> list[str | None]:
-    """Return the device of each layer, or None if it does not fit."""
+    """Return the device of each layer, or None for a layer that does not fit."""
     left, places = [*room.items()], list[str | None]()
     for size in sizes:
         while left and left[0][1] < size:
@@ -100,7 +100,7 @@ def _places(sizes: list[int], room: Mapping[str, int]) -> list[str | None]:
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
-    """Yield the parameters and buffers of a module, with the dict and the name of each."""
+    """Yield each parameter and buffer of a module with its dict and its name."""
     for part in module.modules():
         for own in (part._parameters, part._buffers):
             yield from ((own, name, tensor) for name, tensor in own.items() if tensor is not None)
@@ -134,7 +134,7 @@ def _bring(layer: nn.Module, device: str) -> None:
 
 
 def _visit(layer: nn.Module, place: str, device: str) -> None:
-    """Move the inputs of a layer on another device to it, and its outputs back."""
+    """Move the inputs of a layer to the layer's device, and its outputs back."""
 
     def before(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return move_to(given, place), {key: move_to(value, place) for key, value in named.items()}

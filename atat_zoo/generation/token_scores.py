@@ -1,4 +1,4 @@
-"""Scores of texts by a model, with HTML output for notebooks. n texts, V predictable tokens."""
+"""A model's scores for texts, with HTML output for notebooks. n texts, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from atat_zoo.data.tokenizers import TokenizerModel
 
 _HIDDEN = "▁"
-_MOST = 40  # pictures of an unmasking: more are not looked at
+_MOST = 40  # maximum number of states to display
 
 
 class TokenScore(NamedTuple):
-    """The text of a token with its value: an importance or uncertainty in [0, 1], or an NLL in nats."""
+    """The text of a token and its value: an importance or uncertainty in [0, 1], or an NLL in nats."""
 
     token: str
     value: float
 
 
 class TokenScores(list[TokenScore]):
-    """The tokens of a text with their values, displayed in a notebook as a heat map."""
+    """The tokens of a text and their values, which a notebook displays as a heat map."""
 
     def _repr_html_(self) -> str:
         most = max((value for _, value in self), default=0.0)
@@ -40,8 +40,8 @@ class LogProbs:
     """The log-probabilities of all tokens at N masked positions of a text, given the rest.
 
     Attributes:
-        values: nats, float32 [N, V], in the order of the positions; the probabilities of each position sum to 1.
-        positions: the indices of the masked tokens in the text, including BOS and EOS.
+        values: nats, float32 [N, V], in the order of `positions`; the probabilities at each position sum to 1.
+        positions: the indices of the masked tokens in the text, counting BOS and EOS.
     """
 
     values: Tensor
@@ -72,12 +72,12 @@ class LogProbs:
 class NLLBound:
     """A bound on −log p of texts, or −log p itself if the objective computes it exactly."""
 
-    nats: Tensor  # of each text, float64 [n]
-    tokens: Tensor  # of each text, the ends of the training among them, int64 [n]
+    nats: Tensor  # for each text, float64 [n]
+    tokens: Tensor  # for each text, including the BOS and EOS of training, int64 [n]
 
     @property
     def per_token(self) -> float:
-        """The mean nats per token, Σ nats / Σ tokens."""
+        """The mean NLL per token in nats, Σ nats / Σ tokens."""
         return ratio(self.nats, self.tokens)[0]
 
     @property
@@ -90,7 +90,7 @@ class NLLBound:
 
     @property
     def said(self) -> str:
-        """The nats per token with their standard error, or the reason why it has none."""
+        """The nats per token and their standard error, or the reason why there is no standard error."""
         if len(self.nats) == 1:
             return f"{self.per_token:.4f} nats per token (no standard error for a single text)"
         equal = "" if self.stderr else " (the texts do not differ)"
@@ -102,8 +102,8 @@ class TextScores:
     """Bounds on −log p of texts under a model.
 
     Attributes:
-        bounds: bounds by name, as in `atat eval`, the objective's first bound first.
-        texts: the tokens of each text, with their contributions to its first bound in nats, which sum to the bound.
+        bounds: a dict from name to bound, as in `atat eval`, in which the objective's first bound is first.
+        texts: the tokens of each text with their contributions in nats, which sum to the text's first bound.
         draws: number of masks per text; 0 if the likelihood is exact.
     """
 
@@ -127,10 +127,10 @@ class TextScores:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Unmasking:
-    """The states of a text during generation.
+    """The states of a text while it is generated.
 
     Attributes:
-        frames: the tokens of the text, None for a mask, before the first decoding step and after each step.
+        frames: the tokens of the text before the first decoding step and after each step, with None for a mask.
         text: the generated text, as returned by `Model.sample`.
     """
 
@@ -182,7 +182,7 @@ def _line(parts: Iterator[str] | str) -> str:
 
 
 def _span(text: str, heat: float, said: str = "") -> str:
-    """Return an HTML span of a text with a background by `heat`, 0 to 1, and a tooltip."""
+    """Return an HTML span of a text, with a background colour set by `heat`, 0 to 1, and a tooltip."""
     title = f' title="{html.escape(said)}"' if said else ""
     colour = f"rgba(240, 162, 46, {min(max(heat, 0.0), 1.0):.2f})"
     return f'<span style="background: {colour}"{title}>{html.escape(text)}</span>'

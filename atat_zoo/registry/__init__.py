@@ -1,6 +1,6 @@
-"""The registry: from the name of a component to the component.
+"""The registry, which maps the names of components to the components.
 
-Imports no torch.
+Does not import torch.
 """
 
 from atat_zoo.registry.context import Context

@@ -1,4 +1,4 @@
-"""The information that components need when they are built."""
+"""The information that components receive when they are built."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ class Context:
     """The sizes and counts that components need when they are built.
 
     Attributes:
-        vocabulary_size: V, the predictable tokens; ids 0 … V−1.
-        length: L, tokens in a training sequence.
+        vocabulary_size: V, the number of predictable tokens; their ids are 0 … V−1.
+        length: L, the number of tokens in a training sequence.
         width: D, the width of the backbone's token embedding; 0 before the backbone is built.
-        width_read: the numbers that an estimator of hidden states reads of a position: D, and D for each neighbour that
-            the n-gram prior reads; 0 before the backbone is built.
-        counts: how often each token occurs in the training shards, int64 [V], or None.
+        width_read: the number of values per position that an estimator of hidden states reads: D, plus D for each
+            neighbour that the n-gram prior reads; 0 before the backbone is built.
+        counts: the number of occurrences of each token in the training shards, int64 [V], or None.
         ngram_prior: a function that returns the `NGramPrior` of the training shards, which may take a minute; None
-            without shards, for example for a saved model. steps: optimizer steps of the training, for components that
-            follow its progress. seed: the experiment's seed, for initial values. device: the torch device for
-            everything but the networks: theirs, or the CPU if theirs has no float64; see `atat_zoo.system.devices`.
-            tokenizer: the `TokenizerModel` of the text, or None; not saved with a model. shifted: whether the
-            objective reads the previous token at each position; set by `assemble`, and not saved. given_between:
-            whether a training sequence has context between its answers, as dialogues do; set by `assemble`, and not
-            saved. compiled: whether the network and the losses are compiled, as set by `train.compile`; not saved.
-            sharded: whether the weights are sharded, so that all ranks need the same number of forward passes; not
-            saved.
+            without shards, for example for a saved model.
+        steps: the number of optimizer steps in training, for components that follow its progress.
+        seed: the experiment's seed, for initial values.
+        device: the torch device for everything except the networks: the networks' device, or the CPU if that device
+            does not support float64; see `atat_zoo.system.devices`.
+        tokenizer: the `TokenizerModel` of the text, or None; not saved with a model.
+        shifted: whether the objective reads the previous token at each position; set by `assemble`, and not saved.
+        given_between: whether a training sequence has context between its answers, as dialogues do; set by `assemble`,
+            and not saved.
+        compiled: whether the network and the losses are compiled, as set by `train.compile`; not saved.
+        sharded: whether the weights are sharded, so that all ranks need the same number of forward passes; not saved.
     """
 
     vocabulary_size: int
@@ -53,5 +55,5 @@ class Context:
 
     @property
     def mask_id(self) -> int:
-        """The id of the mask token m, always V; the head therefore has no output for it."""
+        """The id of the mask token m, which is always V; the head therefore has no output for the mask."""
         return self.vocabulary_size

@@ -1,10 +1,10 @@
-"""The kinds of components, and the hooks with which packages add components: one hook per kind, which returns classes.
+"""The kinds of component, and one hook per kind with which packages add components; a hook returns classes.
 
-A plugin is a module that an entry point of the group `atat_zoo` names:
+A plugin is a module that an entry point in the group `atat_zoo` refers to:
 
     from atat_zoo.registry import hookimpl
 
-    CONTRACT = 2  # the version of the interfaces that its components implement; 1 if missing
+    CONTRACT = 2  # the version of the interfaces that the components implement; 1 if missing
 
     @hookimpl
     def atat_zoo_masking():
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pluggy
 
 PROJECT = "atat_zoo"
-CONTRACT = 2  # raised by a change of any kind's contract that breaks a part which keeps to it: see plugins/README.md
+CONTRACT = 2  # raised when a change in any kind's contract breaks components that follow it: see plugins/README.md
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -27,20 +27,20 @@ class Kind(NamedTuple):
 
     name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str
-    room: str  # within atat_zoo: the module or package of its contract and its built-in parts
-    default: str | None = None  # used when an experiment has no table of this kind; None where none has one
+    room: str  # within atat_zoo: the module or package with its contract and its built-in components
+    default: str | None = None  # used if an experiment has no table of this kind; None if the kind has no table
 
     @property
     def module(self) -> str:
-        """The name of the module that contains the built-in components of the kind."""
+        """The name of the module or package that contains the built-in components of the kind."""
         return f"{PROJECT}.{self.room}"
 
 
 _KINDS = (
     Kind("corpus", "Training and held-out text.", "data.corpora", "sotu"),
-    Kind("boundary", "How plain text is divided into documents.", "data.corpora.boundaries"),
+    Kind("boundary", "Divides plain text into documents.", "data.corpora.boundaries"),
     Kind("detokenizer", "Restores ordinary text from a benchmark's tokens.", "data.corpora.detokenizers"),
-    Kind("tokenizer", "Text to token ids and back.", "data.tokenizers", "bpe"),
+    Kind("tokenizer", "Converts text to token ids and back.", "data.tokenizers", "bpe"),
     Kind("transform", "Transforms or filters training sequences.", "data.transforms"),
     Kind("backbone", "The denoising network.", "modeling.backbones", "dit"),
     Kind("noise", "The noise schedule α(t).", "modeling.noise", "linear"),
@@ -52,50 +52,50 @@ _KINDS = (
         "modeling.position_sets",
         "strided",
     ),
-    Kind("bound", "How the bound is estimated on held-out text.", "modeling.bounds"),
+    Kind("bound", "Estimates the bound on held-out text.", "modeling.bounds"),
     Kind("estimator", "Estimates the importance of each token, in [0, 1].", "modeling.estimators", "uniform"),
-    Kind("masking", "Masking probabilities from importance and a mask rate.", "modeling.masking", "uniform"),
-    Kind("position_bias", "Position-dependent bias of the masking `position`.", "modeling.masking.position_bias"),
+    Kind("masking", "Computes masking probabilities from importance and a mask rate.", "modeling.masking", "uniform"),
+    Kind("position_bias", "The position-dependent bias of the masking `position`.", "modeling.masking.position_bias"),
     Kind("mask_drawing", "Samples a mask from masking probabilities.", "modeling.masking.mask_drawing", "bernoulli"),
     Kind(
-        "curriculum", "Loss weights that change from easy to hard tokens during training.", "modeling.curricula", "none"
+        "curriculum", "Shifts the loss weights from easy to hard tokens during training.", "modeling.curricula", "none"
     ),
     Kind("target", "The training target of the importance estimator.", "modeling.targets", "difficulty"),
-    Kind("uncertainty", "Uncertainty of a prediction, in [0, 1].", "modeling.uncertainty"),
+    Kind("uncertainty", "The uncertainty of a prediction, in [0, 1].", "modeling.uncertainty"),
     Kind(
         "sampler",
-        "Generates text: decoding order, tokens per step, remasking, stopping rule and token sampling.",
+        "Generates text by decoding order, tokens per step, remasking, stopping rule and token sampling.",
         "generation.samplers",
         "ancestral",
     ),
-    Kind("order", "Decoding order: which masked position comes first.", "generation.samplers.order"),
-    Kind("tokens_per_step", "Number of tokens unmasked per decoding step.", "generation.samplers.tokens_per_step"),
-    Kind("remasking", "Remasking: which sampled tokens are masked again.", "generation.samplers.remasking"),
+    Kind("order", "The decoding order: which masked positions come first.", "generation.samplers.order"),
+    Kind("tokens_per_step", "The number of tokens unmasked per decoding step.", "generation.samplers.tokens_per_step"),
+    Kind("remasking", "Chooses the sampled tokens that are masked again.", "generation.samplers.remasking"),
     Kind(
         "stopping_rule",
-        "Stopping rule: when to fill all remaining positions in one step.",
+        "Decides when to fill all remaining positions in one step.",
         "generation.samplers.stopping_rule",
     ),
-    Kind("token_sampling", "Token sampling from log-probabilities.", "generation.samplers.token_sampling"),
+    Kind("token_sampling", "Samples tokens from log-probabilities.", "generation.samplers.token_sampling"),
     Kind(
         "guidance",
-        "Guidance: changes the model's distribution towards given words, a class or a prompt.",
+        "Guides the model's distribution towards given words, a class or a prompt.",
         "generation.guidance",
         "none",
     ),
-    Kind("classifier", "Classifier of texts, for classifier guidance.", "generation.classifiers"),
+    Kind("classifier", "A classifier of texts, for classifier guidance.", "generation.classifiers"),
     Kind("optimizer", "The optimizer.", "training.optimizers", "adamw"),
     Kind("schedule", "The learning-rate schedule.", "training.schedules", "constant"),
-    Kind("logger", "Where training metrics are logged.", "training.loggers"),
-    Kind("callback", "Additional training metrics, and early stopping.", "training.callbacks"),
-    Kind("algorithm", "Changes to the training loop.", "training.algorithms"),
+    Kind("logger", "Logs training metrics.", "training.loggers"),
+    Kind("callback", "Adds training metrics, or stops training early.", "training.callbacks"),
+    Kind("algorithm", "Changes the training loop.", "training.algorithms"),
     Kind("metric", "A metric of the predictions at masked tokens or of generated text.", "evaluation.metrics"),
     Kind("task", "A held-out evaluation task with scores.", "evaluation.tasks"),
     Kind("judge", "A judge model that scores generated text.", "evaluation.judges"),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
-# The kinds with a table in an experiment, and the part that is used when the table is absent.
+# The kinds with a table in an experiment, and the component that is used if the table is absent.
 TABLES: dict[str, str] = {kind.name: kind.default for kind in KINDS.values() if kind.default is not None}
 
 
@@ -106,7 +106,7 @@ def hook(kind: str) -> str:
 
 @hookspec
 def _specification() -> list[type]:
-    raise NotImplementedError("pluggy calls the plugins' functions of this name")
+    raise NotImplementedError("pluggy calls the functions with this name in plugins")
 
 
 # The hook specifications, one for each kind: `atat_zoo_masking() -> list[type]` and so on.

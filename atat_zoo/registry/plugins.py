@@ -1,6 +1,6 @@
-"""Plugins: third-party packages, found by their entry points and loaded separately.
+"""Plugins, which are third-party packages found through their entry points and loaded separately.
 
-A broken plugin does not affect the others. A plugin with its own `registry.toml` is listed from that file and not
+A broken plugin does not affect the others. A plugin with its own `registry.toml` is listed from that file without being
 imported.
 """
 
@@ -23,7 +23,7 @@ from atat_zoo.registry import hookspecs, registry_file
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import UserError
 
-ALLOWED = "ATAT_ZOO_PLUGINS"  # unset: all; empty: none; otherwise the names, comma separated
+ALLOWED = "ATAT_ZOO_PLUGINS"  # unset: all plugins; empty: none; otherwise comma-separated names
 STRICT = "ATAT_ZOO_STRICT"  # "1": a broken plugin is an error
 
 
@@ -41,13 +41,13 @@ class Plugin:
 
 
 def hook_entries(module: object, distribution: str) -> tuple[registry_file.Entry, ...]:
-    """Call the hooks of a module, and return the entries of the classes that they return."""
+    """Return the registry entries for the classes that the hooks of a module return."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs.Hooks)
     manager.register(module)
     for old, now in old_names.KINDS.items():
         if hasattr(module, hookspecs.hook(old)):
-            raise UserError(f"the hook {hookspecs.hook(old)} is now {hookspecs.hook(now)}; rename it")
+            raise UserError(f"the hook {hookspecs.hook(old)} is now called {hookspecs.hook(now)}; rename it")
     manager.check_pending()
     entries: list[registry_file.Entry] = []
     for kind in hookspecs.KINDS:
@@ -60,7 +60,7 @@ def hook_entries(module: object, distribution: str) -> tuple[registry_file.Entry
 
 
 def entry_points(group: str) -> Iterator[tuple[Distribution, EntryPoint | Exception]]:
-    """Yield each entry point of a group once, with its distribution; an error if its metadata cannot be read."""
+    """Yield each entry point in a group once, with its distribution, or an error if its metadata cannot be read."""
     seen = set()
     for distribution in distributions():
         try:
@@ -100,9 +100,9 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
 
 @contextmanager
 def of_plugin() -> Iterator[None]:
-    """Run code of a plugin; convert a KeyboardInterrupt that the plugin itself raises to a RuntimeError.
+    """Run code from a plugin, and turn a KeyboardInterrupt that the plugin itself raises into a RuntimeError.
 
-    An interrupt of the user only reaches the main thread, and not if SIGINT is ignored, as under `nohup`.
+    The user's interrupt only reaches the main thread, and does not if SIGINT is ignored, as under `nohup`.
     """
     pressed = False
     before: Any = signal.getsignal(signal.SIGINT)
@@ -130,7 +130,7 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
     try:
         own = registry_path(point)
         read = registry_file.read(own, plugin.distribution) if own else registry_file.RegistryFile()
-        if read.entries or read.aliases:  # or it only describes commands
+        if read.entries or read.aliases:  # otherwise the file only describes commands
             _refuse_newer(read.contract)
             return attrs.evolve(plugin, entries=read.entries, aliases=read.aliases)
         with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
@@ -142,7 +142,7 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
         return attrs.evolve(plugin, entries=entries)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a plugin may fail in any way, and breaks only itself
+    except BaseException as error:  # a plugin may fail in any way without affecting others
         return broken(plugin, error)
 
 
@@ -153,30 +153,30 @@ def _refuse_newer(contract: object) -> None:
 
 
 def unless_taken(plugin: Plugin, owners: Mapping[tuple[str, str], list[str]]) -> Plugin:
-    """Return the plugin, marked as broken if another distribution has one of its components.
+    """Return the plugin, marked as broken if another distribution provides one of its components.
 
-    `owners` has the distributions by kind and name.
+    `owners` maps (kind, name) to the distributions that provide the component.
     """
     for entry in plugin.entries:
         if len(both := owners[entry.kind, entry.name]) > 1:
             taken = f"{entry.kind} {entry.name!r} is provided by both {' and '.join(both)}"
-            return broken(plugin, UserError(f"{taken}; uninstall one, or leave its plugin out of {ALLOWED}"))
+            return broken(plugin, UserError(f"{taken}; uninstall one of them, or leave its plugin out of {ALLOWED}"))
     return plugin
 
 
 def broken(plugin: Plugin, error: BaseException) -> Plugin:
-    """Return the plugin without components and with the error in one line; raise the error if `STRICT` is set."""
+    """Return the plugin without components and with the error on one line, or raise the error if `STRICT` is set."""
     text = " ".join(f"{'' if isinstance(error, UserError) else f'{type(error).__name__}: '}{error}".split())
     if os.environ.get(STRICT) == "1":
         raise UserError(
-            f"plugin {plugin.name!r} of {plugin.distribution} is broken: {text} (fix or uninstall "
+            f"plugin {plugin.name!r} from {plugin.distribution} is broken: {text} (fix or uninstall "
             f"{plugin.distribution}, or unset {STRICT})"
         ) from error
     return attrs.evolve(plugin, entries=(), aliases={}, status="broken", error=text)
 
 
 def metadata_of(distribution: Distribution, key: str, otherwise: str) -> str:
-    """Return a field of a distribution's metadata, which an interrupted installation may lack."""
+    """Return a field from a distribution's metadata, or `otherwise`, as after an interrupted installation."""
     # Once the backport importlib_metadata is imported, distributions may come from it: then metadata that is absent is
     # None, or, from its version 10, a FileNotFoundError.
     metadata: Any = None
@@ -186,7 +186,7 @@ def metadata_of(distribution: Distribution, key: str, otherwise: str) -> str:
 
 
 def registry_path(point: EntryPoint) -> Path | None:
-    """Return the `registry.toml` in the top package of an entry point, without importing the package."""
+    """Return the path of `registry.toml` in an entry point's top-level package without importing the package."""
     top = find_spec(point.module.partition(".")[0])
     for place in (top.submodule_search_locations or ()) if top else ():
         path = Path(place) / "registry.toml"

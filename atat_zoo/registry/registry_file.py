@@ -1,4 +1,4 @@
-"""Read and write `registry.toml`: the components with their parameters, readable without importing them."""
+"""Read and write `registry.toml`, which describes all components and parameters, so that none need be imported."""
 
 import pkgutil
 import re
@@ -17,7 +17,7 @@ from atat_zoo.system.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\
-# The registry of atat_zoo: every built-in component, by kind.
+# The registry of atat_zoo, which lists every built-in component by kind.
 # `atat zoo manifest --write` regenerates it from the code, except
 # [plugins] and [alias], which are edited by hand. A test compares both.
 """
@@ -25,7 +25,7 @@ HEADER = """\
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """One component of a registry file. `path` is `module:Class`, imported only when it is used."""
+    """A component in a registry file. Its `path`, `module:Class`, is imported only when the component is used."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ class Entry:
 
 @attrs.frozen(kw_only=True)
 class RegistryFile:
-    """A registry file: entries, disabled plugins, aliases by kind, and the version of the interfaces."""
+    """The content of a registry file: entries, disabled plugins, aliases by kind, and the version of the interfaces."""
 
     entries: tuple[Entry, ...] = ()
     contract: object = 1
@@ -57,26 +57,26 @@ class RegistryFile:
 
 
 def shipped() -> Path:
-    """Return the path of the built-in `registry.toml`: in the package of a wheel, or next to it in a checkout."""
-    # Inside comes first: files beside an installed package belong to other packages.
+    """Return the path of the built-in `registry.toml`, which is in the package or, in a checkout, next to it."""
+    # The package comes first: files next to an installed package belong to other packages.
     inside = PACKAGE / "registry.toml"
     return inside if inside.is_file() else PACKAGE.parent / "registry.toml"
 
 
 def read(path: Path, distribution: str = "atat-zoo") -> RegistryFile:
-    """Load a registry file; raise a `UserError` if it is missing, damaged, or lists an unknown kind."""
+    """Return a registry file, or raise a `UserError` if it is missing or damaged, or lists an unknown kind."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; reinstall the package that owns it") from None
-    except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
+    except (OSError, ValueError) as error:  # ValueError: invalid TOML or UTF-8
         raise UserError(f"{path} is not valid TOML: {error}; restore or reinstall it") from None
     aliases = _typed(data.get("alias", {}), dict[str, dict[str, str]], f"{path}: [alias]")
     unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias", "command"})
     if unknown and (now := old_names.KINDS.get(unknown[0])):
-        raise UserError(f"{path}: the kind [{unknown[0]}] is now [{now}]; rename it")
+        raise UserError(f"{path}: the kind [{unknown[0]}] is now called [{now}]; rename it")
     if unknown:
-        raise UserError(f"{path}: [{unknown[0]}] is not a kind of component; the kinds are {', '.join(KINDS)}")
+        raise UserError(f"{path}: [{unknown[0]}] is not a kind of component; use one of {', '.join(KINDS)}")
     entries = []
     for kind in KINDS:
         for name, table in _typed(data.get(kind, {}), dict[str, dict[str, Any]], f"{path}: [{kind}]").items():
@@ -102,17 +102,17 @@ def _typed(value: Any, tp: Any, where: str) -> Any:
     try:
         return convert(value, tp)
     except Mismatch as error:
-        raise UserError(f"{where}: {error}; write it again") from None
+        raise UserError(f"{where}: {error}; correct it") from None
 
 
 def components_of(kind: str) -> list[type]:
-    """Return the built-in components in the module or package of a kind, in source order."""
+    """Return the built-in components of a kind, in source order."""
     parts: list[type] = []
     package = KINDS[kind].module
     spec = find_spec(package)
     inside = pkgutil.iter_modules(spec.submodule_search_locations or () if spec else ())
     for name in (package, *(f"{package}.{module.name}" for module in inside)):
-        # The kind whose place is the innermost: `samplers.order` contains orders, not samplers.
+        # The kind with the innermost module: `samplers.order` contains orders, not samplers.
         around = [place for place in KINDS.values() if f"{name}.".startswith(f"{place.module}.")]
         if max(around, key=lambda place: len(place.module)).name == kind:
             parts += [cls for cls in vars(import_module(name)).values() if is_component(cls) and cls.__module__ == name]
@@ -120,13 +120,13 @@ def components_of(kind: str) -> list[type]:
 
 
 def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
-    """Return the entry of a component class; raise a `TypeError` if it lacks something required."""
+    """Return the entry for a component class, or raise a `TypeError` if the class lacks something required."""
     where = f"{cls.__module__}.{cls.__qualname__}"
     for word in ("name", "summary"):
         if not isinstance(getattr(cls, word, None), str):
-            raise TypeError(f"{where} lacks the text {word!r}, which every component needs")
+            raise TypeError(f"{where} lacks the attribute {word!r}; set it to a string")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", cls.name):
-        raise TypeError(f"{where} is named {cls.name!r}; a name may have only letters, digits, - and _")
+        raise TypeError(f"{where} is named {cls.name!r}; a name may contain only letters, digits, - and _")
     name, summary = cls.name, cls.summary
     if not attrs.has(cls):
         raise TypeError(f"{where} is not an attrs class; decorate it with @component")
@@ -159,14 +159,14 @@ def inline(value: Any) -> str:
         return "{ " + ", ".join(f"{k} = {inline(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(inline, value)) + "]"
-    # tomllib finds the end of a literal string at once, and reads any other a character at a time.
+    # tomllib finds the end of a literal string at once, but reads other strings one character at a time.
     if isinstance(value, str) and value.isprintable() and "'" not in value:
         return f"'{value}'"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
 
 
 def write(manifest: RegistryFile) -> str:
-    """Return the text of a registry file, with one line per parameter, for readable diffs."""
+    """Return the text of a registry file, which has one line per parameter for readable diffs."""
     lines = [HEADER, "[plugins]", f"disabled = {inline(list(manifest.disabled))}", ""]
     for kind, names in manifest.aliases.items():
         lines += [f"[alias.{kind}]", *(f"{name} = {inline(target)}" for name, target in names.items()), ""]

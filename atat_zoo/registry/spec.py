@@ -1,4 +1,4 @@
-"""Declare the parameters of components, and convert TOML tables to instances.
+"""Declare the parameters of components, and convert TOML tables to component instances.
 
 A component is a frozen, keyword-only attrs class:
 
@@ -37,19 +37,19 @@ _T = typing.TypeVar("_T")
 _COMPONENTS: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-# Every field of a component is assigned `param`, `part` or `parts`, so type checkers need no more.
+# Every field of a component is assigned a parameter declaration, which is enough for type checkers.
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component_base(cls: type[_T]) -> type[_T]:
-    """Make a class a frozen, keyword-only attrs class, as a base of components but not a component itself."""
+    """Return a class as a frozen, keyword-only attrs class: a base class for components, not itself a component."""
     return attrs.frozen(kw_only=True)(cls)
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
-    """Make a class a component: a frozen, keyword-only attrs class with defaults for missing attributes.
+    """Return a class as a component: a frozen, keyword-only attrs class with defaults for missing attributes.
 
-    By default, `refs` is (), `package` (an optional dependency) None, `check(experiment)` yields nothing, and
-    `build(context)` returns the network of `network_of`, or the component itself if `network` is empty.
+    By default, `refs` is `()`, `package` (an optional dependency) is `None`, `check(experiment)` yields nothing, and
+    `build(context)` returns the network from `network_of`, or the component itself if `network` is empty.
     """
     decorated: Any = component_base(cls)
     for name, default in _DEFAULTS.items():
@@ -69,14 +69,14 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def complete(cls: Any, contract: type) -> None:
-    """Add the defaults of its kind's interface to a component, which need not inherit from it."""
+    """Add the defaults of a kind's interface to a component, which need not inherit from the interface."""
     for name, default in vars(contract).items():
         if not name.startswith("_") and not hasattr(cls, name) and not _says_nothing(default):
             setattr(cls, name, default)
 
 
 def _says_nothing(member: Any) -> bool:
-    """Return whether a method or property consists of a docstring only, so that each component defines its own."""
+    """Return whether a method or property consists only of a docstring, so that each component must define its own."""
     function = member.fget if isinstance(member, property) else member
     if not inspect.isfunction(function):
         return False
@@ -85,14 +85,14 @@ def _says_nothing(member: Any) -> bool:
 
 
 def _nothing() -> None:
-    """Do nothing: the body of a method without a default."""
+    """Do nothing, like the body of a method without a default."""
 
 
 def network_of(spec: Any, context: Context, *given: Any) -> Any:
-    """Return the network of a component, built from a context and the component's parameters.
+    """Return a component's network, built from a context and the component's parameters.
 
-    The class, `network = "package.module:Class"`, gets the parameters as keywords, with components among them built.
-    It is imported only here, together with torch.
+    The class that `network = "package.module:Class"` names receives the parameters as keyword arguments; parameters
+    that are components are built first. The class is imported only here, together with torch.
     """
     module, _, name = spec.network.partition(":")
     values = values_of(spec)
@@ -102,7 +102,7 @@ def network_of(spec: Any, context: Context, *given: Any) -> Any:
 
 
 def problems_of(part: Any, experiment: Any) -> Iterator[Problem]:
-    """Yield the problems that a component's `check` finds in an experiment; a plugin may yield plain sentences."""
+    """Yield the problems that a component's `check` finds in an experiment; plugins may yield plain strings."""
     for problem in part.check(experiment):
         yield problem if isinstance(problem, Problem) else Problem("", str(problem))
 
@@ -113,12 +113,12 @@ def is_component(value: Any) -> bool:
 
 
 def param(default: Any = attrs.NOTHING, *, help: str, **bounds: float) -> Any:
-    """Declare a parameter with its default, one line of help, and its bounds.
+    """Declare a parameter with its default, a one-line help text, and its bounds.
 
     `ge`, `gt`, `le` and `lt` bound a number, or each number of a tuple. A parameter without a default is required.
     """
     if not bounds.keys() <= _BOUNDS.keys():
-        raise TypeError(f"param takes the bounds {', '.join(_BOUNDS)}, not {', '.join(bounds)}")
+        raise TypeError(f"param accepts the bounds {', '.join(_BOUNDS)}, not {', '.join(bounds)}")
 
     def check(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if problem := _out_of_bounds(value, bounds):
@@ -136,7 +136,7 @@ _BOUNDS = {
 
 
 def _out_of_bounds(value: Any, bounds: Mapping[str, float]) -> str:
-    """Return a sentence about the bound that a number violates, or an empty text."""
+    """Return a clause about the bound that a number violates, or an empty string."""
     if isinstance(value, tuple | list):
         return next(filter(None, (_out_of_bounds(item, bounds) for item in value)), "")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -154,23 +154,23 @@ class Field(typing.NamedTuple):
     """One parameter of a component."""
 
     name: str
-    type: Any  # a resolved type; for a part its kind
-    default: Any  # attrs.NOTHING when it is required
+    type: Any  # the resolved type, or None for a component
+    default: Any  # attrs.NOTHING if the parameter is required
     help: str
     bounds: dict[str, float]
-    kind: str | None  # the kind of part it takes, if it takes one
-    many: bool = False  # whether it takes a list of them
+    kind: str | None  # the kind of component that the parameter takes, if any
+    many: bool = False  # whether the parameter takes a list of components
 
     @property
     def type_name(self) -> str:
-        """The type in words: `float`, `"linear" | "step"`, `masking component`, `list of logger components`."""
+        """The type in words, such as `float`, `"linear" | "step"`, `masking component`, `list of logger components`."""
         if self.many:
             return f"list of {self.kind} components"
         return f"{self.kind} component" if self.kind else type_name(self.type)
 
 
 def fields_of(cls: type) -> tuple[Field, ...]:
-    """Return the parameters of a component in the order of declaration."""
+    """Return the parameters of a component in the order of their declaration."""
     return _fields_of(cls)
 
 
@@ -184,7 +184,7 @@ def _fields_of(cls: type) -> tuple[Field, ...]:
             default = meta["part_default"] if kind else default.factory()
         if kind:
             tp = None
-        elif isinstance(tp, str):  # an annotation, which means what it does in the module of its class
+        elif isinstance(tp, str):  # an annotation as a string, evaluated in the module of its class
             owner = next(owner for owner in cls.__mro__ if attribute.name in inspect.get_annotations(owner))
             tp = eval(tp, vars(sys.modules[owner.__module__]))
         help, bounds, many = meta.get("help", ""), dict(meta.get("bounds", {})), meta.get("many", False)
@@ -193,7 +193,7 @@ def _fields_of(cls: type) -> tuple[Field, ...]:
 
 
 def type_name(tp: Any) -> str:
-    """Return the name of a type in TOML's terms."""
+    """Return the name of a type as shown to users."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if tp is Any:
         return "value"
@@ -210,16 +210,16 @@ def type_name(tp: Any) -> str:
     return getattr(tp, "__name__", str(tp))
 
 
-# No file can have such a name, and no TOML or JSON file such a text: NUL, and what bytes that are no UTF-8 become.
+# NUL, and the surrogates that stand for invalid UTF-8 bytes: neither file names nor TOML and JSON files can hold them.
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class Mismatch(Exception):
-    """Raised for a value of the wrong type."""
+    """The error for a value of the wrong type."""
 
 
 def convert(value: Any, tp: Any) -> Any:
-    """Return `value` as type `tp`, or raise `Mismatch`; the only conversion is from an integer to a float."""
+    """Return `value` as type `tp`, or raise `Mismatch`; the only value conversion is from integer to float."""
     if tp is Any:
         return value
     origin, args = typing.get_origin(tp), typing.get_args(tp)
@@ -248,7 +248,7 @@ def convert(value: Any, tp: Any) -> Any:
     if tp is float and type(value) in (int, float):
         try:
             number = float(value)
-        except OverflowError:  # TOML's integers have no largest one
+        except OverflowError:  # TOML integers are unbounded
             number = math.inf
         if not math.isfinite(number):
             raise Mismatch(f"expected a finite number, got {_show(value)}")
@@ -257,7 +257,7 @@ def convert(value: Any, tp: Any) -> Any:
         if tp is int and not -(2**63) <= value < 2**63:
             raise Mismatch(f"expected an integer of at most 64 bits, got {_show(value)}")
         if tp is str and _UNWRITABLE.search(value):
-            raise Mismatch(f"expected text in UTF-8 without NUL characters, got {_show(value)}")
+            raise Mismatch(f"expected a UTF-8 string without NUL characters, got {_show(value)}")
         return value
     raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}")
 
@@ -276,17 +276,17 @@ def _show(value: Any) -> str:
 
 
 class PartProvider(Protocol):
-    """The interface of the zoo for tables that contain components."""
+    """The zoo's interface for tables that contain components."""
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
-        """Return the component of a name or a table `{use = …}`, or None; and the problems."""
+        """Return the component for a name or a table `{use = …}`, or None, and the problems."""
 
 
 def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:
-    """Return an instance of `cls` from a TOML table without `use`, or None; and the problems.
+    """Return an instance of `cls` from a TOML table without `use`, or None, and the problems.
 
-    `path` is the key path of the table, for messages: `masking` or `sampler.order`; empty for a whole file. The zoo
-    provides the nested components.
+    `path` is the key path of the table for messages, such as `masking` or `sampler.order`, and is empty for a whole
+    file. The zoo provides the nested components.
     """
     problems: list[Problem] = []
     within = f"{path}." if path else ""
@@ -299,7 +299,7 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider)
     absent = {key: field.default for key, field in fields.items() if key not in table}
     for key, value in [*table.items(), *absent.items()]:
         field = fields.get(key)
-        # A class without a name of its own may have a parameter that is called so.
+        # A class without a component name may have a parameter called `name`.
         owner = path if "name" in fields else getattr(cls, "name", path)
         if field is None and (now := old_names.KEYS.get(owner, {}).get(key)) in fields:
             refuse(key, f"is now {within}{now}")
@@ -328,7 +328,7 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider)
 
 
 def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:
-    """Return the component that a parameter contains, or a tuple of components; and the problems."""
+    """Return the component or the tuple of components that a parameter contains, and the problems."""
     assert field.kind is not None
     if field.many:
         if not isinstance(value, list | tuple):
@@ -339,18 +339,18 @@ def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[An
     if value is None and default is None:
         return None, []
     if isinstance(value, dict) and "use" not in value and isinstance(default, str | dict):
-        # Without `use` these are parameters of the default part.
+        # Without `use`, these are parameters of the default component.
         value = {**(default if isinstance(default, dict) else {"use": default}), **value}
     return zoo.structure(field.kind, value, path)
 
 
 def values_of(spec: Any) -> dict[str, Any]:
-    """Return a component's parameters by name, for a module that takes them as numbers."""
+    """Return a component's parameters as a dict from name to value, without converting nested components."""
     return attrs.asdict(spec, recurse=False)
 
 
 def components_in(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the kind and the instance of every component among the parameters, at any depth."""
+    """Yield the kind and the instance of every component among the parameters at any depth."""
     for field in fields_of(type(spec)):
         if field.kind:
             value = getattr(spec, field.name)
@@ -360,7 +360,7 @@ def components_in(spec: Any) -> Iterator[tuple[str, Any]]:
 
 
 def unstructure(spec: Any) -> dict[str, Any]:
-    """Return a component as a TOML table with every parameter, `use` first."""
+    """Return a component as a TOML table that contains `use`, then every parameter."""
     table: dict[str, Any] = {"use": spec.name} if hasattr(spec, "name") else {}
     for field in fields_of(type(spec)):
         value = getattr(spec, field.name)

@@ -1,4 +1,4 @@
-"""`Zoo`: the components of an installation, by kind and name; and parameters that are components."""
+"""`Zoo`, which holds the components of an installation by kind and name, and parameters that are components."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atat_zoo.registry.registry_file import Entry
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import Problem, UserError, nearest
 
-# The packages in plugins/ that have components which were the zoo's own, by kind and name.
+# The packages in plugins/ with components that used to be built in, by kind and name.
 PACKAGES = {("task", "glue"): "atat-zoo-glue"}
 
 
@@ -30,15 +30,15 @@ class Zoo:
     >>> Zoo.load().names("noise")
     ['cosine', 'geometric', 'linear', 'log_linear', 'polynomial']
 
-    Looking up an unknown name raises `UserError` with the known names.
+    Looking up an unknown name raises a `UserError` that lists the known names.
     """
 
     def __init__(self, menu: registry_file.RegistryFile, installed: list[Plugin]) -> None:
-        """Merge a registry file with the installed plugins; use `Zoo.load` instead."""
+        """Merge a registry file with the installed plugins; call `Zoo.load` instead."""
         owners: dict[tuple[str, str], list[str]] = {}
         for entry in [*menu.entries, *(e for plugin in installed for e in plugin.entries)]:
             owners.setdefault((entry.kind, entry.name), []).append(entry.distribution)
-        # Two plugins with one name are both left out: which of them is meant must not depend on their order.
+        # Two plugins with the same name are both left out, so that the choice does not depend on their order.
         self.plugins = [plugins.unless_taken(plugin, owners) for plugin in installed]
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
         self._aliases: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
@@ -50,25 +50,25 @@ class Zoo:
 
     @staticmethod
     def load(registry: Path | None = None) -> Zoo:
-        """Return the zoo of this installation, including plugins; `registry` replaces the package's registry file."""
+        """Return the zoo of this installation, including plugins; `registry` replaces the built-in registry file."""
         return _load(registry, os.environ.get(plugins.ALLOWED), os.environ.get(plugins.STRICT))
 
     @staticmethod
     def from_code() -> registry_file.RegistryFile:
-        """Return the registry file generated from the code; imports every built-in component."""
+        """Return the registry file generated from the code, which imports every built-in component."""
         entries = [
             registry_file.entry_of(kind, cls, "atat-zoo") for kind in KINDS for cls in registry_file.components_of(kind)
         ]
         return attrs.evolve(registry_file.read(registry_file.shipped()), entries=tuple(entries))
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of the components of a kind, sorted."""
+        """Return the sorted names of the components of a kind."""
         return sorted(self._entries[self._kind(kind)])
 
     def describe(self, kind: str, name: str) -> Entry:
-        """Return the registry entry of a component, without importing it."""
+        """Return the registry entry for a component without importing the component."""
         known = self._entries[self._kind(kind)]
-        # A part's own name comes first, so that no plugin's alias can replace it.
+        # A component's own name comes first, so that a plugin's alias cannot replace it.
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
             package = PACKAGES.get((kind, name))
@@ -86,7 +86,7 @@ class Zoo:
         return entry
 
     def component(self, kind: str, name: str) -> type:
-        """Return the class of a component, importing it."""
+        """Import and return the class of a component."""
         entry = self.describe(kind, name)
         try:
             with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
@@ -100,19 +100,20 @@ class Zoo:
             ) from error
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
-        """Return the component of a name or a table `{use = …}`, or None; and the problems."""
+        """Return the component for a name or a table `{use = …}`, or None, and the problems."""
         if isinstance(value, str):
             value = {"use": value}
         if attrs.has(type(value)):
-            return value, []  # a specification already
+            return value, []  # already a component
+        wanted = f"expected the name of a component of kind {kind}"
         if not isinstance(value, dict):
-            return None, [Problem(path, f"expected a {kind}'s name or a table {{use = …}}, got {value!r}")]
+            return None, [Problem(path, f"{wanted} or a table {{use = …}}, got {value!r}")]
         names = ", ".join(self.names(kind))
         if "use" not in value:
-            return None, [Problem(f"{path}.use", f"is missing: name one of {names}")]
+            return None, [Problem(f"{path}.use", f"is missing; set it to one of {names}")]
         name = value["use"]
         if not isinstance(name, str):
-            return None, [Problem(f"{path}.use", f"expected a {kind}'s name, one of {names}, got {name!r}")]
+            return None, [Problem(f"{path}.use", f"{wanted}, one of {names}, got {name!r}")]
         try:
             cls = self.component(kind, name)
         except UserError as error:
@@ -127,11 +128,11 @@ class Zoo:
         return made
 
     def build(self, kind: str, value: str | Mapping[str, Any], context: Context | None = None) -> Any:
-        """Return a component ready to use, from its `build(context)`, which may return the component itself."""
+        """Return the result of a component's `build(context)`, which may be the component itself."""
         return self.spec(kind, value).build(context)
 
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-        """Return the distributions of the plugins that provide these (kind, component) pairs, at any depth."""
+        """Return the distributions of the plugins that provide these (kind, component) pairs at any depth."""
         foreign = {(e.kind, e.name): e.distribution for plugin in self.plugins for e in plugin.entries}
         used = {
             (kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.components_in(top[1]))
@@ -156,12 +157,12 @@ def _load(registry: Path | None, allowed: str | None, strict: str | None) -> Zoo
 
 
 def component_param(kind: str, default: Any, *, help: str) -> Any:
-    """Declare a parameter whose value is another component.
+    """Declare a parameter whose value is a component.
 
-    In TOML it takes a name or a table `{use = "name", …}`; in Python also an instance. `default` is a name, a table,
-    None for an optional component, or `attrs.NOTHING` for a required one.
+    In TOML, the parameter takes a name or a table `{use = "name", …}`; in Python, it also takes an instance. `default`
+    is a name, a table, None for an optional component, or `attrs.NOTHING` for a required component.
     """
-    # The default is a factory, so that importing one component does not import its parts.
+    # The default is a factory, so that importing a component does not import its nested components.
     return attrs.field(
         default=default if default is attrs.NOTHING else attrs.Factory(lambda: default),
         converter=lambda value: _specification(kind, value),
@@ -170,7 +171,7 @@ def component_param(kind: str, default: Any, *, help: str) -> Any:
 
 
 def components_param(kind: str, default: Any = (), *, help: str) -> Any:
-    """Declare a parameter whose value is a list of components, each as in `component_param`."""
+    """Declare a parameter whose value is a list of components, each given as in `component_param`."""
     return attrs.field(
         default=default,
         converter=lambda values: tuple(_specification(kind, value) for value in values),

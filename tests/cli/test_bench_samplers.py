@@ -66,7 +66,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
     assert margin["policy_difference"] == pytest.approx(nats[1] - nats[0])
     assert margin["policy_difference_stderr"] > 0
     assert maskgit["policy"] is None
-    assert maskgit["unpriced"] == "it chooses positions by the tokens sampled for them"
+    assert maskgit["unpriced"] == "it uses the sampled tokens to choose their positions"
 
     _, out, _ = bench(*words, "--orders", "3")
     lines: dict[str, str] = defaultdict(str)  # of a sampler, over the pieces of a wide table
@@ -77,7 +77,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
     assert f"{nats[1] - nats[0]:+.3f} ± " in lines["margin"]
     assert "= " in lines["margin"]
     assert lines["maskgit"].count("—") == 4
-    assert "no policy bound (—): maskgit: it chooses positions by" in out
+    assert "no policy bound (—): maskgit: it uses the sampled tokens to choose" in out
     assert "5 validation sequences" in out
     assert "3 orders averaged inside the logarithm" in out
     assert "policy" not in bench("--num-samples", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]

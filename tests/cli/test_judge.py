@@ -93,7 +93,7 @@ def test_what_the_judge_may_be_called(root):
         (("--judge", "other"), "the run other has the objective 'mdlm', which only bounds a text's likelihood"),
         (("--judge", "{use = 'run'}"), "judge.path: is missing"),
         (("--judge", "unfinished"), "unfinished has no final model yet"),
-        (("--judge", "judge", "--length", "17"), "a length of 17 is more than the model's maximum length, 16"),
+        (("--judge", "judge", "--length", "17"), "length 17 exceeds the model's maximum length, 16"),
         (("--judge", "judge", "--mauve", "--num-samples", "9"), "MAUVE needs at least 20 texts"),
         ((), "--judge"),
         (("--judge", "judge", "--mauve", "--num-samples", "500"), "lower --num-samples to 7"),

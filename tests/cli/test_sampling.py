@@ -165,7 +165,7 @@ MISTAKES = [
     (("sample", "run", "--trace", "run"), "--trace run is a folder; pass a file"),
     (("sample", "run", "--trace", "run/resolved.toml"), "--trace run/resolved.toml belongs to the run "),
     (("sample", "run", "--trace", "pipe"), "pipe is a device or a pipe, which cannot be replaced; name a file"),
-    (("sample", "unfinished"), "unfinished has no final model yet; finish its training with `atat train --resume"),
+    (("sample", "unfinished"), "unfinished has no final model yet; finish training it with `atat train --resume"),
     (
         ("sample", "run", "--sampler", "semi_autoregressive", "--length", str(10**9)),
         "generating 1 sequence of 10000000",

@@ -247,7 +247,7 @@ def test_policy_bounds_are_paired_with_the_first(text_generator, asked):
     found_gap = (two.policy_difference, two.policy_difference_stderr)
     assert found_gap == pytest.approx((float(gap.sum() / n.sum()), error), rel=1e-4)
     assert (other.policy, other.policy_difference) == (None, None)
-    assert other.unpriced == "it chooses positions by the tokens sampled for them"
+    assert other.unpriced == "it uses the sampled tokens to choose their positions"
     assert (found.prices, found.sequences, found.orders, found.length) == (True, 5, 2, 16)
     assert (found.judge, one.nats_per_token, found.as_good(two)) == (None, None, None)
 

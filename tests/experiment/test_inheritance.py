@@ -99,13 +99,13 @@ def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("backbone.preset=small", "backbone.preset: 'small' here, 'nano' in {run}, whose backbone cannot be changed"),
-        ("tokenizer=bytes", "tokenizer.use: 'bytes' here, 'bpe' in {run}, whose tokenizer cannot be changed"),
-        ("tokenizer.vocabulary_size=300", "tokenizer.vocabulary_size: 300 here, 512 in {run}, whose tokenizer"),
+        ("backbone.preset=small", "backbone.preset: 'small' here, but 'nano' in {run}, whose backbone"),
+        ("tokenizer=bytes", "tokenizer.use: 'bytes' here, but 'bpe' in {run}, whose tokenizer cannot be changed"),
+        ("tokenizer.vocabulary_size=300", "tokenizer.vocabulary_size: 300 here, but 512 in {run}, whose tokenizer"),
         ("data.length=97", "data.length: 97 is longer than backbone.max_length = 96; lower data"),
         ("init_from=", "init_from: expected the folder of a finished run, got ''"),
-        ("init_from=nowhere", "init_from: nowhere is not a run folder: resolved.toml is missing; name a folder that"),
-        ("tokenizer={use='run', path='other'}", "tokenizer.path: 'other' here, but a training that continues from"),
+        ("init_from=nowhere", "init_from: nowhere is not a run folder: resolved.toml is missing; pass a folder that"),
+        ("tokenizer={use='run', path='other'}", "tokenizer.path: 'other' here, but a run that continues from"),
         ("tokenizer={use='run', sha256='12'}", "tokenizer.sha256: '12' here, "),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_difference_names_the_file_that_said_it(run, write):
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("model/model.json", None, "has no final model yet; finish its training with `atat train --resume"),
+        ("model/model.json", None, "has no final model yet; finish training it with `atat train --resume"),
         ("model/model.safetensors", None, "has no model.safetensors; copy the run again"),
         ("model/tokenizer.json", None, "has no tokenizer.json; copy the run again"),
         ("resolved.toml", None, "is not a run folder"),
@@ -146,7 +146,7 @@ def test_a_training_looks_again(run, write):
     """An experiment that was put together in Python has not been through a file."""
     table = load(write("a.toml", BACKBONE + DATA)).to_table() | {"init_from": run}
     (problem,) = incompatibilities(from_table(table), Source.read(run, "init_from"), Zoo.load())
-    assert str(problem).startswith("tokenizer.use: 'bpe' here, 'run' in ")
+    assert str(problem).startswith("tokenizer.use: 'bpe' here, but 'run' in ")
 
 
 # The tokenizer of a run, without its weights

@@ -163,13 +163,13 @@ def test_overrides_change_a_part_in_any_order(write):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("train.steps", "expected key=value, like train.steps=200"),
+        ("train.steps", "expected key=value, as in train.steps=200"),
         ("masking=importence", "masking.use: unknown masking 'importence'"),
         ("extends=other.toml", "extends: only works in an experiment file"),
-        ("trian.steps=3", "trian: unknown key of an experiment; did you mean 'train'?"),
-        ("train.steps=7 # no, 9", "the value is followed by a comment or another key; remove it"),
+        ("trian.steps=3", "trian: unknown key in an experiment; did you mean 'train'?"),
+        ("train.steps=7 # no, 9", "the value is followed by a comment or another key; remove what follows the value"),
         ("train.steps=7\nseed = 3", "the value is followed by a comment or another key"),
-        ("data.root=\udcff", "data.root: expected text in UTF-8 without NUL characters, got '\\udcff' (str)"),
+        ("data.root=\udcff", "data.root: expected a UTF-8 string without NUL characters, got '\\udcff' (str)"),
         # Without end.
         (f"{'a.' * 2000}b=1", "is not a valid key: it is nested more than 64 levels deep"),
         (f"seed=0x{'f' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '0xfffff"),
@@ -188,12 +188,12 @@ def test_overrides_take_the_same_validation(write, override, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("maskin.use = 'x'", "maskin: unknown key of an experiment; did you mean 'masking'? (available: name, seed,"),
+        ("maskin.use = 'x'", "maskin: unknown key in an experiment; did you mean 'masking'? (available: name, seed,"),
         ("train.loggers = ['file', 'fil']", "train.loggers[1].use: unknown logger 'fil'; did you mean 'fi"),
         ("train = 3", "train: expected a table, got 3"),
         (
             "order.use = 'random'",
-            "order: is not a table of an experiment; set it as a parameter of the component that uses it",
+            "order: is not a table in an experiment; set it as a parameter of the component that uses it",
         ),
         ("name = 'a/b'", "name: expected a folder name"),
         ('name = "a\\nb"', "name: expected a folder name"),
@@ -203,10 +203,10 @@ def test_overrides_take_the_same_validation(write, override, words):
             "data.length: 64 is longer than estimator.learned.max_length = 32; "
             "lower data.length or raise estimator.learned.max_length",
         ),
-        ("requires = 'click'", "requires: expected a list of packages to install, got 'click'"),
+        ("requires = 'click'", "requires: expected a list of package names, got 'click'"),
         ("extends = 3", "extends: expected a file name or a list of them, got 3"),
         ("extends = ['a.toml', 2]", "extends: expected a file name or a list of them, got ['a.toml', 2]"),
-        ("extends = 'mine.toml'", "extends itself through mine.toml; remove one of these extends"),
+        ("extends = 'mine.toml'", "extends itself through mine.toml; remove one of these `extends`"),
         (f"seed = {'1' * 5000}", "is not valid TOML: "),
     ],
 )
@@ -229,12 +229,12 @@ def test_all_mistakes_are_said_at_once_each_with_the_file_that_made_it(write):
 
 def test_what_is_no_experiment_is_said(write, tmp_path):
     assert "unknown experiment" in refused(str(tmp_path / "nothing.toml"))[0]
-    assert refused(str(tmp_path)) == [f"{tmp_path} is a folder; name the experiment file in it"]
+    assert refused(str(tmp_path)) == [f"{tmp_path} is a folder; pass the experiment file in it"]
     assert "cannot be read" in refused("x" * 5000)[0]
     assert refused(write("b.toml", "extends = 'atta'"))[0].startswith("unknown experiment 'atta'")
     path = write("a.toml", "extends = 'gone.toml'")
     base = str(tmp_path / "gone.toml")
-    assert refused(path)[0].startswith(f"{path}: extends {base!r}, which does not exist; name a file")
+    assert refused(path)[0].startswith(f"{path}: extends {base!r}, which does not exist; give a path")
     (tmp_path / "a.toml").write_bytes("name = 'ü'".encode("latin-1"))
     assert re.fullmatch(rf"{path}: is not UTF-8 text: .*; save it as UTF-8", refused(path)[0])
 
@@ -257,12 +257,12 @@ def test_a_circle_and_a_chain_without_end_are_refused(write, tmp_path):
 @pytest.mark.parametrize(
     ("base", "words"),
     [
-        ("x" * 5000 + ".toml", "cannot be read: File name too long; name a TOML file that you may read"),
-        ("x" * 5000, "cannot be read: File name too long; name an experiment file"),
-        ("circle.toml", "cannot be read: Too many levels of symbolic links; name a TOML file"),
-        ("a\\u0000b.toml", "cannot be read: embedded null byte; name a TOML file"),
-        ("pipe.toml", "pipe.toml: cannot be read: it is a device or a pipe; name a TOML file"),
-        ("folder.toml", "folder.toml: cannot be read: Is a directory; name a TOML file"),
+        ("x" * 5000 + ".toml", "cannot be read: File name too long; pass a readable TOML file"),
+        ("x" * 5000, "cannot be read: File name too long; pass an experiment file"),
+        ("circle.toml", "cannot be read: Too many levels of symbolic links; pass a readable TOML file"),
+        ("a\\u0000b.toml", "cannot be read: embedded null byte; pass a readable TOML file"),
+        ("pipe.toml", "pipe.toml: cannot be read: it is a device or a pipe; pass a TOML file"),
+        ("folder.toml", "folder.toml: cannot be read: Is a directory; pass a readable TOML file"),
     ],
 )
 def test_a_base_that_can_be_no_file_is_one_short_sentence(write, tmp_path, base, words):
@@ -313,8 +313,8 @@ def larger():
 def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
     path = write("a.toml", "objective = 'plain'\nmasking = 'importance'\n[curriculum]\nuse = 'none'")
     assert refused(path, zoo=larger) == [
-        f"{path}: {kind}: objective 'plain' does not use a {kind}; remove [{kind}], or extend mdlm, whose objective "
-        "does"
+        f"{path}: {kind}: objective 'plain' does not use the kind {kind}; remove [{kind}], or extend mdlm, whose "
+        "objective does"
         for kind in ("masking", "curriculum")
     ]
 
@@ -339,7 +339,7 @@ def test_tables_that_an_objective_does_not_use_are_not_inherited(write, larger, 
         (
             "objective = 'plain'\n[masking]\ntemperature = 2.0",
             (),
-            ["{a}: masking: objective 'plain' does not use a masking"],
+            ["{a}: masking: objective 'plain' does not use the kind masking"],
         ),
         (
             "objective = 'plain'",
@@ -403,9 +403,12 @@ def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
     [
         (
             {"objective": "set_causal"},
-            "objective 'set_causal' attends over the whole row, so packed dialogues would see each",
+            "objective 'set_causal' attends over the whole sequence, including the other dialogues in it",
         ),
-        ({"estimator": "transformer"}, "estimator 'transformer' reads the answers of a row together; set data.packing"),
+        (
+            {"estimator": "transformer"},
+            "estimator 'transformer' reads the answers in a sequence together; set data.packing",
+        ),
     ],
 )
 def test_what_reads_a_row_as_a_whole_takes_no_packed_dialogues(parts, words):

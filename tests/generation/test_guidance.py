@@ -329,7 +329,7 @@ def test_a_class_that_a_text_cannot_be_of_is_excluded_and_gives_way_where_all_ar
     assert (towards(never_b, candidates=27)[:, 2] == -torch.inf).all()
     assert (towards(only_b, candidates=27)[:, 2] == 0).all()
     assert torch.equal(towards(never, candidates=27), towards(never, strength=0.0))
-    with pytest.raises(UserError, match="takes a gradient at an embedding, and this classifier has none"):
+    with pytest.raises(UserError, match="needs a classifier with an embedding, which this one does not have"):
         towards(never, method="first_order")
 
 

@@ -314,13 +314,13 @@ def test_what_has_no_importance_or_uncertainty(mdlm):
         with pytest.raises(UserError, match="the text is empty"):
             method("")
         with pytest.raises(
-            UserError, match="takes 25 tokens, including special tokens, and the model's maximum length is 24"
+            UserError, match="takes 25 tokens, including special tokens, but the model's maximum length is 24"
         ):
             method("x" * 23)
         assert len(method("x" * 22)) == 22
     with pytest.raises(UserError, match="unknown uncertainty 'entropi'; did you mean 'entropy'"):
         mdlm.uncertainty("We", "entropi")
-    with pytest.raises(UserError, match="objective 'autoregressive' estimates no importance"):
+    with pytest.raises(UserError, match="objective 'autoregressive' does not estimate importance"):
         model_of("autoregressive").importance("We")
     assert len(model_of("autoregressive").uncertainty("We the")) == 6
 
@@ -336,7 +336,7 @@ def test_a_model_that_writes_in_turns_sees_all_that_is_given():
     assert (text[:3], text[-3:]) == ("We ", " of")
     (text,) = model.sample(1, prompt="We ", suffix=" of").texts
     assert (text[:3], text[-3:]) == ("We ", " of")
-    with pytest.raises(UserError, match="more than the model's maximum length, 24"):
+    with pytest.raises(UserError, match="exceeds the model's maximum length, 24"):
         model.sample(length=L + 1)
 
 

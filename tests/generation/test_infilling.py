@@ -215,7 +215,7 @@ def test_a_model_that_reads_only_what_is_before_cannot_choose_a_length():
 
     text_generator = letters(denoiser=FunctionDenoiser(causal, 17))
     text_generator.denoiser.block_size = 1
-    with pytest.raises(UserError, match=r"reads from left to right; state the length, as in \[MASK:3\]"):
+    with pytest.raises(UserError, match=r"reads from left to right; fix the length, as in \[MASK:3\]"):
         infill(text_generator, LeftToRightSampler(), ["a[MASK:1-3]bc"])
     # Another mistake is said as it is.
     guided = ClassifierFreeGuidance(condition="bb").guide(letters())
@@ -229,7 +229,7 @@ def test_every_text_that_is_wrong_is_named():
     first, second = str(told.value).splitlines()
     assert first.startswith("text 2 has no gap")
     assert second.startswith(
-        "text 3 takes 2 tokens and its gaps at least 9, 11 in total, and the model's maximum length is 8"
+        "text 3 takes 2 tokens and its gaps at least 9, 11 in total, but the model's maximum length is 8"
     )
 
 

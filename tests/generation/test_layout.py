@@ -121,7 +121,7 @@ def test_bounded_gaps_are_not_made_longer_than_fits():
 
 def test_a_text_that_does_not_fit():
     with pytest.raises(
-        UserError, match="takes 2 tokens and its gaps at least 4, 6 in total, and the model's maximum length is 5"
+        UserError, match="takes 2 tokens and its gaps at least 4, 6 in total, but the model's maximum length is 5"
     ):
         laid("a[MASK:4-9]b", "bytes", length=5)
     assert laid("a[MASK:3]b", "bytes", length=5).choices == ((3,),)

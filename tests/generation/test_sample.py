@@ -72,8 +72,8 @@ def test_the_importance_of_the_model_is_what_the_order_reads(model):
             "'steps': 3}, 'order': 'uncertainty'}",
         ),
         ({"guidance": {"use": "token_bias", "words": ["a"]}, "ban": True}, "ban is a parameter of the guidance"),
-        ({"sede": 3}, "unknown option 'sede'; did you mean 'seed'? (options are "),
-        ({"sampler": "left_to_right", "weigher": None}, "unknown option 'weigher' (options are "),
+        ({"sede": 3}, "unknown option 'sede'; did you mean 'seed'? (the options are "),
+        ({"sampler": "left_to_right", "weigher": None}, "unknown option 'weigher' (the options are "),
     ],
 )
 def test_a_parameter_among_the_options_is_a_sentence_that_says_where_it_goes(how, said, model):

@@ -125,9 +125,9 @@ def test_longer_than_the_denoiser_sees_at_once():
     assert max(shown) == 12
     assert all(text.startswith("abc") and "[MASK]" not in text for text in made.texts)
     for tokens in (torch.full((1, 13), 10), torch.full((1, 13), 3)):
-        with pytest.raises(UserError, match=r'13 is more than the model.s maximum length, 12.*"semi_autoregressive"'):
+        with pytest.raises(UserError, match=r'13 exceeds the model.s maximum length, 12.*"semi_autoregressive"'):
             text_generator().fill(AncestralSampler(), tokens)
-    with pytest.raises(UserError, match=r"31 is more than the model.s maximum length, 12"):
+    with pytest.raises(UserError, match=r"31 exceeds the model.s maximum length, 12"):
         text_generator().write(AncestralSampler(), length=31)
 
 
@@ -200,7 +200,7 @@ def test_a_number_that_is_too_small(name, least):
 
 
 def test_a_prompt_that_does_not_fit():
-    with pytest.raises(UserError, match=r"prompt and suffix take 13 tokens, .* and the length is 12"):
+    with pytest.raises(UserError, match=r"prompt and suffix take 13 tokens, .* but the length is 12"):
         texts(prompt="abcdefg", suffix="abcdef")
     with pytest.raises(UserError, match="take 13 tokens, "):
         texts(prompt="abcdef", suffix="abcde", text_generator=text_generator(special="sequence"))

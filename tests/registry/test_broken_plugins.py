@@ -115,7 +115,7 @@ def test_a_menu_that_is_wrong_breaks_its_own_plugin_only(plugins, install, atat)
     assert (code, "helix" in out, "spiral" in out) == (0, True, True)
     assert len(err.splitlines()) == 1
     assert "plugin menu from atat-zoo-menu is broken: " in err
-    assert "; write it again" in err
+    assert "; correct it" in err
 
 
 NO_EXAMPLES = "cannot import EXAMPLES from made_up_shown.examples: "

@@ -65,7 +65,7 @@ BROKEN = {
     "ends": ("raise GeneratorExit", "GeneratorExit"),
     "misspelt": (GOOD.replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
     "no_class": (GOOD.replace("return [Spiral]", "return ['spiral']"), "TypeError"),
-    "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "lacks the text 'summary'"),
+    "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "lacks the attribute 'summary'"),
     "no_mark": (GOOD.replace("@hookimpl", ""), "provides no components"),
 }
 
@@ -83,7 +83,7 @@ def test_a_broken_plugin_is_reported_and_everything_else_works(how, install, mon
     with pytest.raises(UserError, match=r"unknown masking 'spiral'.*not loaded: plugin broken \(broken\)"):
         zoo.describe("masking", "spiral")
     monkeypatch.setenv(plugins.STRICT, "1")
-    with pytest.raises(UserError, match=f"plugin 'broken' of atat-zoo-broken is broken: .*{re.escape(said)}"):
+    with pytest.raises(UserError, match=f"plugin 'broken' from atat-zoo-broken is broken: .*{re.escape(said)}"):
         Zoo.load()
 
 

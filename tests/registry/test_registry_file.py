@@ -122,10 +122,10 @@ LISTED = "[masking.x]\npath = 'a:b'\nsummary = ''\n"
         (None, "registry.toml is missing; reinstall"),
         (b"\xff\xfe", "is not valid TOML"),
         ("[masking", "is not valid TOML"),
-        ("[maskin.x]\npath = 'a:b'\nsummary = ''", "[maskin] is not a kind of component; the kinds are corpus, "),
+        ("[maskin.x]\npath = 'a:b'\nsummary = ''", "[maskin] is not a kind of component; use one of corpus, "),
         ("[alias.maskin]\na = 'b'", "[maskin] is not a kind of component"),
         ("[masking.x]\nsummary = ''", "[masking.x] lacks the key 'path'"),
-        ("[masking.x]\npath = 3\nsummary = ''", "[masking.x] path: expected str, got 3 (int); write it again"),
+        ("[masking.x]\npath = 3\nsummary = ''", "[masking.x] path: expected str, got 3 (int); correct it"),
         (f"{LISTED}refs = 'ab'", "[masking.x] refs: expected list of str, got 'ab' (str)"),
         (f"{LISTED}parameters.y = 4", "parameters: y: expected table of value, got 4 (int)"),
         ("[masking]\nx = 3", "[masking]: x: expected table of value, got 3 (int)"),
@@ -149,7 +149,10 @@ def test_a_class_that_is_no_component_is_refused():
 
     with pytest.raises(TypeError, match="decorate it with @component"):
         entry_of("masking", Plain, "here")
-    for name, summary, words in [(None, "x", "lacks the text 'name'"), ("x", None, "lacks the text 'summary'")]:
+    for name, summary, words in [
+        (None, "x", "lacks the attribute 'name'"),
+        ("x", None, "lacks the attribute 'summary'"),
+    ]:
         made = component(type("Made", (), {"name": name, "summary": summary}))
         with pytest.raises(TypeError, match=words):
             entry_of("masking", made, "here")

@@ -213,17 +213,25 @@ def test_bounds_hold_for_a_class_that_is_made_in_python():
         (Outer, {"pair": [0.5, 1.5]}, ["here.pair: must be at most 1, not [0.5, 1.5]"]),
         (Outer, {"rat": 1.0}, ["here.rat: is not a parameter of 'outer'; did you mean 'rate'? (it takes: rate, co"]),
         (Called, {"nam": "x"}, ["here.nam: is not a parameter of 'here'; did you mean 'name'? (it takes: name)"]),
-        (Outer, {"inner": {"use": 3}}, ["here.inner.use: expected a position_bias's name, one of inner, other, got 3"]),
+        (
+            Outer,
+            {"inner": {"use": 3}},
+            ["here.inner.use: expected the name of a component of kind position_bias, one of inner, other, got 3"],
+        ),
         (
             Outer,
             {"inner": {"use": "inner", "size": 2}},
             ["here.inner.size: is not a parameter of 'inner' (it takes: s"],
         ),
-        (Outer, {"inner": 3}, ["here.inner: expected a position_bias's name or a table {use = …}, got 3"]),
+        (
+            Outer,
+            {"inner": 3},
+            ["here.inner: expected the name of a component of kind position_bias or a table {use = …}, got 3"],
+        ),
         (Needy, {}, ["here.path: is missing: where it is (str)"]),
         (Needy, {"path": "x", "low": 2.0}, ["here: low must not be above high"]),
         (Parted, {}, ["here.inner: is missing: what is in it (position_bias component)"]),
-        (Parted, {"inner": {"strength": 1}}, ["here.inner.use: is missing: name one of inner, other"]),
+        (Parted, {"inner": {"strength": 1}}, ["here.inner.use: is missing; set it to one of inner, other"]),
         (
             Outer,
             {"rate": "x", "count": 0, "zzz": 1, "inner": "iner"},
@@ -290,7 +298,10 @@ def test_a_list_of_parts_takes_names_tables_and_specifications(zoo):
     [
         ("inner", "here.inner: expected a list of position_bias components, got 'inner' (str)"),
         ({"use": "inner"}, "here.inner: expected a list of position_bias components, got a table"),
-        (["inner", 3], "here.inner[1]: expected a position_bias's name or a table {use = …}, got 3"),
+        (
+            ["inner", 3],
+            "here.inner[1]: expected the name of a component of kind position_bias or a table {use = …}, got 3",
+        ),
         (["inner", {"use": "inner", "strength": 2}], "here.inner[1].strength: must be at most 1, not 2"),
     ],
 )

@@ -64,7 +64,7 @@ def test_spec_reports_every_problem_of_a_table(zoo):
     with pytest.raises(UserError) as caught:
         zoo.spec("masking", {"use": "importance", "temperature": -1, "temprature": 1.0})
     assert len(str(caught.value).splitlines()) == 2
-    with pytest.raises(UserError, match=r"^masking\.use: is missing: name one of "):
+    with pytest.raises(UserError, match=r"^masking\.use: is missing; set it to one of "):
         zoo.spec("masking", {"temperature": 1.0})
 
 

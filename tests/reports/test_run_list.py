@@ -122,7 +122,7 @@ def test_a_folder_without_runs_and_what_is_no_folder_or_run_is_said(atat, tmp_pa
     no_folder = f"error: {tmp_path / 'nothing'} is not a folder; pass a folder of runs"
     assert refused(atat, "ls", str(tmp_path / "nothing")) == no_folder
     said = refused(atat, "diff", str(write_run(tmp_path / "run").path), str(tmp_path))
-    assert "is not a run folder: resolved.toml is missing; name a folder that" in said
+    assert "is not a run folder: resolved.toml is missing; pass a folder that" in said
 
 
 # atat diff

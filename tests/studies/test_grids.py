@@ -61,7 +61,7 @@ def test_numbers_are_in_order_around_the_arms_own(read):
             "optimizer.rate",
             "grid[0].axes.optimizer.rate: 'optimizer.rate=0.001' in its over",
         ),
-        ("optimizer.learning_rate", "optimisr.rate", "optimisr: unknown key of an experiment"),
+        ("optimizer.learning_rate", "optimisr.rate", "optimisr: unknown key in an experiment"),
         ("1e-3, ", "-1, ", "grid[0].axes.optimizer.learning_rate: 'optimizer.learning_rate=-1' in its overrides: opt"),
         ("[1e-3, 1e-2, 0.1]", "[]", "grid[0]: axes.optimizer.learning_rate has no values; list some"),
         ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: optimizer.learning_rate: expected list of value, got 0.1 (float)"),

@@ -32,11 +32,11 @@ def test_an_old_kind_is_answered(old, now, tmp_path):
         from_table({"name": "x", old: {"use": "x"}})
     module = ModuleType("mine")
     setattr(module, f"atat_zoo_{old}", hookimpl(lambda: []))
-    with pytest.raises(UserError, match=f"the hook atat_zoo_{old} is now atat_zoo_{now}; rename it"):
+    with pytest.raises(UserError, match=f"the hook atat_zoo_{old} is now called atat_zoo_{now}; rename it"):
         plugins.hook_entries(module, "mine")
     registry = tmp_path / "registry.toml"
     registry.write_text(f"[{old}.x]\npath = 'a:b'\nsummary = 'c'\n")
-    with pytest.raises(UserError, match=rf"the kind \[{old}\] is now \[{now}\]; rename it"):
+    with pytest.raises(UserError, match=rf"the kind \[{old}\] is now called \[{now}\]; rename it"):
         Zoo.load(registry)
 
 
@@ -122,7 +122,7 @@ def test_a_table_of_another_kind_is_answered_with_what_to_extend(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('extends = "atat"\n[masking]\nuse = "importance"\n')
     with pytest.raises(
-        UserError, match=r"does not use a masking; remove .masking., or extend mdlm, whose objective does$"
+        UserError, match=r"does not use the kind masking; remove .masking., or extend mdlm, whose objective does$"
     ):
         load(str(path))
     path.write_text('extends = "mdlm"\nestimator = "frequency"\n[masking]\nuse = "importance"\n')

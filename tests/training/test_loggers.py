@@ -135,7 +135,7 @@ def test_patience_counts_evaluations_without_a_new_best():
     ("words", "said"),
     [
         (['train.callbacks=["early_stopper"]'], r"early_stopper needs held-out evaluations; set train\.evaluate_every"),
-        (["train.keep_best=true"], "keep_best needs evaluations during training; set evaluate_every, or keep"),
+        (["train.keep_best=true"], "keep_best needs evaluations during training; set evaluate_every, or set keep"),
     ],
 )
 def test_what_goes_by_evaluations_needs_them(tiny, words, said):

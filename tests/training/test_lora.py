@@ -208,7 +208,7 @@ def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_pat
     ):
         resume(interrupted)
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(UserError, match=r"which does not exist any more; move that run back to "):
+    with pytest.raises(UserError, match=r"which no longer exists; move that run back to "):
         Model.from_run(interrupted)
     with pytest.raises(UserError, match=r"init_from: .* is not a run folder"):
         resume(interrupted)
@@ -249,7 +249,7 @@ def test_a_checkpoint_is_continued_from_by_ranks_that_share_the_weights(root, ba
             r"lora_layers: 'dit' has no linear layer 'query'; use any of .*out, qkv, up",
         ),
         (["init_from={base}", RANK, 'backbone.lora_layers=["head"]'], r"lora_layers: .*Head.* is not supported"),
-        (["init_from={base}", RANK, "backbone.width=16"], r"backbone\.width: 16 here, 32 in"),
+        (["init_from={base}", RANK, "backbone.width=16"], r"backbone\.width: 16 here, but 32 in"),
     ],
 )
 def test_what_cannot_be_trained_by_lora_is_said(root, base, tmp_path, overrides, message):

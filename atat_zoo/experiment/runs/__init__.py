@@ -1,6 +1,6 @@
-"""The run folder: one process, one lock, and metrics that survive a crash.
+"""The run folder, with a lock for one process at a time and metrics that survive a crash.
 
-Imports no torch.
+Does not import torch.
 """
 
 from atat_zoo.experiment.runs.model_files import sha256_of

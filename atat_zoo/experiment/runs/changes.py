@@ -1,6 +1,6 @@
-"""Compare experiments, and tell which settings a run may change while it is trained.
+"""Compare experiments, and determine which settings may change while a run is trained.
 
-Imports no torch.
+Does not import torch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from atat_zoo.system.errors import clip
 
-# Keys, or tables, on which no weight depends but for rounding: where things lie, on what they are computed, what is
-# measured, written and kept. The stream of a checkpoint knows its shards by their hash, so they may lie elsewhere.
+# Keys or tables that do not affect the weights except by rounding: locations, the hardware, and what is measured,
+# written and kept. A checkpoint's stream identifies its shards by their hash, so the shards may move.
 _FREE = (
     *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
     *("data.root", "data.workers", "data.on_corrupt", "backbone.checkpoint_activations", "train.log_every"),
@@ -18,12 +18,12 @@ _FREE = (
     *(f"train.{key}" for key in ("keep_checkpoints", "loggers", "callbacks")),
 )
 
-# Keys of a corpus that say where its text lies, or how it is had.
+# Keys of a corpus that say where its text is, or how it is obtained.
 _LIES = frozenset({"path", "train", "validation", "test", "source", "tars", "cache", "cache_size", "timeout"})
 
 
 class Change(NamedTuple):
-    """A key path of an experiment with two values, None if absent; `free` if a run may change it."""
+    """A key path in an experiment with its two values, None if absent; `free` if the value may change during a run."""
 
     key: str
     was: Any
@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
     @property
     def of_text(self) -> bool:
-        """Whether the key describes the content of the text, and not its location."""
+        """Whether the key describes the content of the text rather than its location."""
         return self.key.startswith("corpus.") and self.key.rpartition(".")[2] not in _LIES
 
     def __str__(self) -> str:
@@ -50,12 +50,12 @@ def changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> I
             yield Change(place, one, other, any(f"{place}.".startswith(f"{free}.") for free in _FREE))
 
 
-# Free keys that make another model all the same, and others that make none.
+# Free keys that nevertheless change the model, and other keys that do not.
 _OF_MODEL, _OF_SHARDS = ("corpus", "tokenizer", "init_from"), ("data.sequences_per_member", "data.dtype")
 
 
 def between_models(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the keys with which two experiments make different models, with both values.
+    """Return a dict from key to both values for the keys that make the models of two experiments differ.
 
     Components with different names share no keys, except the n-gram prior of a backbone.
     """

@@ -1,4 +1,4 @@
-"""The files of a model: weights, tokenizer, and `model.json`, which describes them. Imports no torch."""
+"""The files of a model: the weights, the tokenizer, and `model.json`, which describes both. Does not import torch."""
 
 import hashlib
 from pathlib import Path
@@ -11,9 +11,9 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return the content of model.json, after checking that all files of the model exist and can be read.
+    """Return the content of model.json after checking that all files of the model exist and can be read.
 
-    The tokenizer is checked against its hash; the weights, which may be large, are checked by `check` when they are
+    The tokenizer is checked against its hash; the weights, which may be large, are checked with `check` when they are
     read.
     """
     for name in (DESCRIPTION, WEIGHTS, TOKENIZER):
@@ -23,14 +23,14 @@ def described(folder: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = parsing.from_json(parsing.read(path))
         content = {**content, "experiment": dict(content["experiment"])}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or not a description
         raise unreadable(path, error) from None
     check(folder, content, TOKENIZER)
     return content
 
 
 def check(folder: Path, description: dict[str, Any], name: str) -> None:
-    """Raise an error if a file of the model has another hash than in model.json."""
+    """Raise a `UserError` if the hash of a model file differs from the one in model.json."""
     try:
         same = sha256_of(folder / name) == description["sha256"][name]
     except (OSError, KeyError, TypeError) as error:
@@ -51,4 +51,4 @@ def unreadable(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} cannot be read: {type(error).__name__}: {reason}; {_AGAIN}")
 
 
-_AGAIN = "copy the run again, or train again"
+_AGAIN = "copy the run again, or retrain the model"

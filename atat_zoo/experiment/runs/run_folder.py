@@ -1,4 +1,4 @@
-"""The files of a run, and the lock on them."""
+"""The files of a run, and the lock that protects them."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from atat_zoo.system.errors import UserError, clip
 
 
 class Checkpoint(NamedTuple):
-    """A complete checkpoint of this run, and the experiment that it was trained with, None if unknown."""
+    """A complete checkpoint of this run, with the experiment that it was trained with, None if unknown."""
 
     step: int
     path: Path
@@ -30,12 +30,12 @@ class RunFolder:
     resolved.toml     the experiment with every parameter, written first
     environment.json  versions, git state, hardware, seed; not needed to resume
     metrics.jsonl     one line per logged step
-    checkpoints/      Composer's, loaded as plain data and only to resume; each with the model of its step
+    checkpoints/      Composer's checkpoints, loaded only to resume, as plain data; each with the model of its step
     model/            the trained model: safetensors and JSON
-    evaluations/      results, one JSON each
+    evaluations/      results, one JSON file each
     samples.txt       generated texts
-    report/           data of a report that the training does not record
-    logs/             files of the loggers
+    report/           data for a report that training does not record
+    logs/             files written by the loggers
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,22 +54,22 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder has a run; raise a `UserError` if the path cannot be a folder."""
+        """Whether the folder contains a run; raises a `UserError` if the path cannot be a folder."""
         try:
             if self._new.is_dir():
-                with suppress(UserError), self.lock():  # unless it is locked, who began to put it in place was killed
+                with suppress(UserError), self.lock():  # unless locked, the process that began it was killed
                     pass
             return self.resolved.is_file()
-        except OSError as error:  # too long a name, no permission
+        except OSError as error:  # the name is too long, or permission is denied
             problem = f"{clip(self.path)} cannot be read: {error.strerror}"
-            raise UserError(f"{problem}; name a folder that `atat train` wrote") from None
+            raise UserError(f"{problem}; pass a folder that `atat train` wrote") from None
 
     def require(self) -> None:
-        """Raise a `UserError` if the folder has no run."""
+        """Raise a `UserError` if the folder does not contain a run."""
         if not self.exists:
             raise UserError(
-                f"{clip(self.path)} is not a run folder: resolved.toml is missing; "
-                "name a folder that `atat train` wrote"
+                f"{clip(self.path)} is not a run folder: resolved.toml is missing; pass a folder that `atat train` "
+                f"wrote"
             )
 
     def table(self) -> dict[str, Any]:
@@ -77,13 +77,15 @@ class RunFolder:
         self.require()
         try:
             return parsing.from_toml(parsing.read(self.resolved).decode("utf-8"))
-        except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
-            raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
+        except (OSError, ValueError) as error:  # ValueError: invalid TOML or UTF-8
+            raise UserError(
+                f"{self.resolved} cannot be read: {error}; copy the run again, or retrain the model"
+            ) from None
 
     def model_at(self, step: int | str | None = None) -> Path:
-        """Return the folder of the final model, or of the model of a `step` as in `step_of`.
+        """Return the folder of the final model, or of the model at a `step`, as in `step_of`.
 
-        If the model does not exist, the `UserError` lists the available steps; a model of another experiment is
+        If the model does not exist, the `UserError` lists the available steps; a model from a different experiment is
         refused.
         """
         trained = self.table()
@@ -92,39 +94,39 @@ class RunFolder:
         models, step = self._models(), self.step_of(step)
         steps = ", ".join(map(str, sorted(models)))
         if step is None:
-            checkpoints = f", or choose a checkpoint with --step, such as newest (available: {steps})" if models else ""
+            checkpoints = f", or choose a checkpoint, as in --step newest (available: {steps})" if models else ""
             raise UserError(
-                f"{self.path} has no final model yet; finish its training with `atat train --resume {self.path}`"
+                f"{self.path} has no final model yet; finish training it with `atat train --resume {self.path}`"
                 f"{checkpoints}"
             )
         if step not in models:
-            choose = f"choose one of its steps: {steps}" if models else "it has no checkpoint yet; omit --step"
-            raise UserError(f"--step {step}: {self.path} has no model of this step; {choose}")
+            choose = f"choose one of the steps {steps}" if models else "it has no checkpoint yet; omit --step"
+            raise UserError(f"--step {step}: {self.path} has no model for this step; {choose}")
         return self._own(models[step], trained)
 
     def _own(self, model: Path, trained: dict[str, Any]) -> Path:
-        """Return the folder of a model; raise a `UserError` if it belongs to another experiment.
+        """Return the folder of a model, or raise a `UserError` if the model belongs to a different experiment.
 
-        Keys that one of them lacks, from another version, and a new number of steps are ignored.
+        A new number of steps is ignored, and so are keys that one of the experiments lacks because its version differs.
         """
         for change in changes(trained, described(model)["experiment"]):
             key, was, now, free = change
             if (not free or change.of_text) and key != "train.steps" and None not in (was, now):
                 raise UserError(
-                    f"{model} belongs to another experiment: {key} is {clip(repr(now), 60)} there, but "
+                    f"{model} belongs to a different experiment: {key} is {clip(repr(now), 60)} there, but "
                     f"{clip(repr(was), 60)} in {self.resolved}; copy the run again, or undo the change"
                 )
         return model
 
     def step_of(self, step: int | str | None) -> int | None:
-        """Return the step of `--step`: a number, `newest`, or `best`, which `train.keep_best` keeps."""
+        """Return the step that `--step` selects: a number, `newest`, or `best`, which needs `train.keep_best`."""
         if step == "newest":
             return self.newest()
         if step != "best":
             return None if step is None else int(step)
         if not (self.best / DESCRIPTION).is_file():
             raise UserError(
-                f"--step best: {self.path} has no best model; train with train.keep_best = true, or omit --step"
+                f"--step best: {self.path} has no best model; omit --step, or train with train.keep_best = true"
             )
         return self._step(self.best)
 
@@ -136,13 +138,13 @@ class RunFolder:
             raise unreadable(model / DESCRIPTION, error) from error
 
     def newest(self) -> int:
-        """Return the step of the newest model, which is the final one of a finished run."""
+        """Return the step of the newest model, which is the final model of a finished run."""
         if models := self._models():
             return max(models)
         return self._step(self.model_at())
 
     def steps(self) -> list[int]:
-        """Return the steps of all existing models: kept checkpoints, the best and the final model."""
+        """Return the steps of all existing models: the kept checkpoints, the best model and the final model."""
         return sorted(self._models())
 
     def _models(self) -> dict[int, Path]:
@@ -157,25 +159,25 @@ class RunFolder:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process has locked the folder, as a training does."""
+        """Whether a process, such as a training run, has locked the folder."""
         return locks.held(self._lock)
 
     def began_with(self) -> dict[str, Any]:
-        """Return the initial device, precision and ranks of the run; empty if unknown."""
+        """Return the initial device, precision and ranks of the run, or an empty dict if unknown."""
         return self._environment("computes")
 
     def machine(self) -> dict[str, Any]:
-        """Return the hardware on which the run was started; empty if unknown."""
+        """Return the hardware on which the run was started, or an empty dict if unknown."""
         return self._environment("machine")
 
     def initial_weights(self) -> str | None:
-        """Return the SHA-256 of the weights that the run took from another run; None if unknown."""
+        """Return the SHA-256 of the weights that the run took from a different run, or None if unknown."""
         return self._environment("init_from").get("sha256")
 
     def imported(self) -> dict[str, Any]:
-        """Return the origin of imported weights: `model`, `revision`, and `corpus`, or None if no corpus was named.
+        """Return the origin of imported weights: `model`, `revision` and `corpus`, None if no corpus was given.
 
-        It is empty for a run that was trained.
+        The dict is empty for a run that was trained.
         """
         return self._environment("imported")
 
@@ -186,14 +188,15 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder for this process, and remove unfinished files of killed processes.
+        """Lock the folder for this process, and remove unfinished files left by killed processes.
 
-        Raises a `UserError` if another process has locked it, or if a run would delete files of others.
+        Raises a `UserError` if another process holds the lock, or if a run would delete files that are not its own.
         """
 
         def refuse(owner: str) -> None:
             raise UserError(
-                f"{self.path} is in use by another process ({owner}); wait for it, or choose another folder with --out"
+                f"{self.path} is in use by another process ({owner}); wait for that process, or choose a different "
+                f"folder with --out"
             )
 
         def begun() -> bool:
@@ -205,39 +208,39 @@ class RunFolder:
                 made += [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.callback(self._remove_empty, made)
-                # A run is locked before its first file is written, and keeps the lock's file also where it was killed.
-                # That file is looked for last: another process may be beginning a run.
+                # A run is locked before its first file is written, and the lock file remains even if the run is killed.
+                # That file is checked last, because another process may be starting a run.
                 there = [path.name for path in self._records if path.exists()]
                 if there and not (self.resolved.is_file() or file.exists()):
                     raise UserError(
-                        f"{self.path} is not a run folder, but has files that a run would overwrite "
+                        f"{self.path} is not a run folder, but contains files that a run would overwrite "
                         f"({', '.join(there)}); move "
-                        "them away, or choose another folder with --out"
+                        "them away, or choose a different folder with --out"
                     )
                 stack.enter_context(locks.locked(file, refuse, keep=begun))
                 self._exchange()
             except OSError as error:
                 problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
-                raise UserError(f"{problem}; choose another folder with --out") from error
+                raise UserError(f"{problem}; choose a different folder with --out") from error
             for folder in (self.path, self.model, self.evaluations, self.checkpoints, self.report):
                 atomic_files.clean(folder)
             yield
 
     @staticmethod
     def _remove_empty(made: Sequence[Path]) -> None:
-        """Remove the folders, innermost first, that were made for a run that never started."""
+        """Remove the folders, innermost first, that were created for a run that never started."""
         with suppress(OSError):
             for folder in made:
                 folder.rmdir()
 
     @property
     def _records(self) -> tuple[Path, ...]:
-        """The files that a new run replaces, besides `resolved.toml`."""
+        """The files and folders that a new run replaces in addition to `resolved.toml`."""
         files = (self.environment, self.metrics, self.damaged, self.samples)
         return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
 
     def keeps(self, path: Path) -> bool:
-        """Whether a path is that of a file of this run, existing or not, and not one that others have added.
+        """Whether a path belongs to a file of this run, existing or not, rather than to a file added by others.
 
         A folder in report/ may be the user's.
         """
@@ -250,11 +253,11 @@ class RunFolder:
 
     @contextmanager
     def replacement(self) -> Iterator["RunFolder"]:
-        """Yield an empty run folder; on success its run replaces the one here, which is deleted.
+        """Yield an empty run folder; on success, its run replaces the run in this folder, which is deleted.
 
-        This folder is locked. An earlier failure leaves the run here unchanged. Once begun, the replacement is
-        completed even if the process is killed, by the next process that locks the folder or reads its run. Files of
-        others stay.
+        This folder is locked. A failure before the replacement leaves the run unchanged. Once begun, the replacement is
+        completed even if the process is killed: the next process that locks the folder or reads its run completes it.
+        Files that do not belong to the run are kept.
         """
         with atomic_files.making_folder(self._new, replace=True, shown=self.path) as beside:
             yield RunFolder(beside)
@@ -262,12 +265,12 @@ class RunFolder:
             self._exchange()
         except OSError as error:
             raise UserError(
-                f"{self.path} has a new run, which cannot replace the old one: {error.strerror}; free some space, and "
-                "run a command that reads the run to try again"
+                f"{self.path} has a new run, which cannot replace the old one: {error.strerror}; free some space, "
+                f"then retry with any command that reads the run"
             ) from error
 
     def _exchange(self) -> None:
-        """Replace the run here by the complete one in `.new`, also after an interruption."""
+        """Replace the run in this folder with the complete one in `.new`, even after an interruption."""
         leaving = self.path / ".leaving"
         if self._new.is_dir():
             if not self._old.exists():
@@ -275,7 +278,7 @@ class RunFolder:
                 for path in (self.resolved, *self._records):
                     if os.path.lexists(path):
                         path.rename(leaving / path.name)
-                leaving.rename(self._old)  # all of the old run has left
+                leaving.rename(self._old)  # the old run has been moved completely
                 atomic_files.sync_folder(self.path)
             for path in sorted(self._new.iterdir(), key=lambda path: path.name == self.resolved.name):
                 path.rename(self.path / path.name)
@@ -294,9 +297,9 @@ class RunFolder:
             raise UserError(f"{reason}; free some space and resume") from error
 
     def read_metrics(self, *, damaged: bool = False) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, without a truncated last line.
+        """Return the lines of metrics.jsonl except a truncated last line.
 
-        Any other damaged line raises a `UserError`, or with `damaged` is skipped.
+        Any other damaged line raises a `UserError`, or is skipped with `damaged`.
         """
         lines, problem = self._metrics()
         if problem and not damaged:
@@ -313,7 +316,7 @@ class RunFolder:
     def cut_metrics(self, step: int) -> str:
         """Drop damaged lines, and the lines after `step`, so that a resumed run writes each step once.
 
-        Returns a sentence about the damaged lines and where they are kept, or an empty text.
+        Returns a sentence about the damaged lines and where they are kept, or an empty string.
         """
         try:
             lines, problem = self._metrics()
@@ -322,7 +325,7 @@ class RunFolder:
         if problem:
             if self.metrics.is_file():
                 shutil.copyfile(self.metrics, self.damaged)
-            else:  # a link in a circle
+            else:  # a circular link
                 self.metrics.replace(self.damaged)
             problem += f"; the file is kept as {self.damaged.name}, and its readable lines are used"
         atomic_files.write_text(
@@ -331,7 +334,7 @@ class RunFolder:
         return problem
 
     def _metrics(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the complete lines of metrics.jsonl, and a sentence about damaged lines before the last one."""
+        """Return the complete lines of metrics.jsonl, and a sentence about damaged lines before the last line."""
         try:
             texts = parsing.read(self.metrics).split(b"\n")
         except FileNotFoundError:
@@ -344,25 +347,26 @@ class RunFolder:
             line = _line(text) if text.strip() else None
             if line and line["step"] > (lines[-1]["step"] if lines else -1):
                 lines.append(line)
-            elif text.strip() and number < len(texts):  # what follows the last line break was torn off
+            elif text.strip() and number < len(texts):  # the text after the last line break was truncated
                 damaged.append(number)
         if not damaged:
             return lines, ""
-        which = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines from line {damaged[0]} on are"
+        first, number = damaged[0], len(damaged)
+        which = f"line {first} is" if number == 1 else f"{number} lines, the first of them line {first}, are"
         return lines, f"{self.metrics}: {which} damaged"
 
     def checkpoint_model(self, step: int) -> Path:
-        """Return the path of the model of a checkpoint."""
+        """Return the path of a checkpoint's model."""
         return self.checkpoints / f"step-{step:08d}"
 
     @contextmanager
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """Yield a path for the checkpoint of `step`; afterwards hash it, and delete all but the `keep` newest ones.
+        """Yield a path for the checkpoint at `step`, then hash it and delete all but the `keep` newest checkpoints.
 
-        The model of `step` is written first, so that every complete checkpoint has one.
+        The model at `step` is written first, so that every complete checkpoint has a model.
         """
         path = self.checkpoint_model(step).with_suffix(".pt")
-        # Unfinished files of a killed process; we hold the lock, so nobody is writing them.
+        # Unfinished files left by a killed process; we hold the lock, so no process is writing them.
         for part in self.checkpoints.glob(".step-*.part"):
             atomic_files.discard(part)
         with atomic_files.replacing(path) as beside:
@@ -373,8 +377,8 @@ class RunFolder:
         with suppress(UserError):
             note["experiment"] = described(self.checkpoint_model(step))["experiment"]
         atomic_files.write_json(path.with_suffix(".json"), note)
-        # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
-        # continue from it.
+        # A later step belongs to an abandoned continuation: it must not count towards `keep`, and a resumed run must
+        # not continue from it.
         self.drop_later(step)
         saved = sorted(file.stem for file in self._of_checkpoints() if file.suffix == ".pt")
         self._drop(lambda stem: stem not in saved[-keep:])
@@ -394,7 +398,7 @@ class RunFolder:
         return sorted(int(file.stem.removeprefix("step-")) for file in files if file.suffix == ".json")
 
     def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
-        """Return the newest checkpoint, or that of a step, with a correct hash; None if it does not exist."""
+        """Return the newest checkpoint with a correct hash, or the one at `step`; None if it does not exist."""
         which = "step-*" if step is None else self.checkpoint_model(step).name
         for note in sorted(self.checkpoints.glob(f"{which}.json"), reverse=True):
             path = note.with_suffix(".pt")
@@ -406,8 +410,8 @@ class RunFolder:
         return None
 
 
-_TAIL = 1 << 16  # bytes that hold a line of metrics.jsonl, with all that callbacks measure
-# What others compute with, in a line of metrics.jsonl.
+_TAIL = 1 << 16  # bytes that hold a line of metrics.jsonl with all metrics of callbacks
+# The values in a line of metrics.jsonl that other code computes with.
 _NUMBERS = {"step": int, "tokens": int, "peak_memory": int, "tokens_per_second": float, "seconds": float}
 
 

@@ -1,4 +1,4 @@
-"""Samplers: decoding algorithms that fill masks with tokens.
+"""Samplers, the decoding algorithms that fill masks with tokens.
 
 A sampler combines a decoding order, a number of tokens per step, remasking, a stopping rule and token sampling. Each is
 a kind of component; `loop` runs any combination.
@@ -26,7 +26,7 @@ Observer = Callable[[dict[str, Any]], Sequence[int] | None]
 
 @attrs.frozen(kw_only=True, eq=False)
 class Sample:
-    """The result of a sampler: tokens, int64 [B, L], and the NFE of each sequence, int64 [B].
+    """The result of a sampler: `tokens`, int64 [B, L], and the NFE of each sequence, int64 [B].
 
     `max_nfe` is the largest NFE that the sampler's settings allow.
     """
@@ -43,9 +43,9 @@ class Sample:
 
 
 class Sampler(Protocol):
-    """A component of the kind sampler.
+    """A component of the kind `sampler`.
 
-    Objectives whose model reads from left to right accept only samplers that are `causal` or `blockwise`, which both
+    An objective whose model reads from left to right accepts only samplers that are `causal` or `blockwise`; both
     default to false.
     """
 
@@ -53,12 +53,12 @@ class Sampler(Protocol):
 
     @property
     def causal(self) -> bool:
-        """Whether the sampler always fills the leftmost mask, one at a time, and needs no other prediction."""
+        """Whether the sampler fills one mask at a time, always the leftmost, and needs no other prediction."""
         return False
 
     @property
     def blockwise(self) -> bool:
-        """Whether the sampler fills blocks from left to right; `block_size` is then set, None for the model's.
+        """Whether the sampler fills blocks from left to right; if so, it has a `block_size`, None for the model's.
 
         Such a sampler accepts sequences that are longer than the model's maximum length.
         """
@@ -66,12 +66,12 @@ class Sampler(Protocol):
 
     @property
     def no_policy_bound_because(self) -> str | None:
-        """The reason, as a clause, why the policy bound does not cover the sampler; None if it does.
+        """A clause that states why the policy bound does not cover the sampler, or None if the bound covers it.
 
-        The bound covers samplers whose positions depend only on z and independent random numbers, not on the tokens
-        that are sampled for them: docs/explanation/mathematics.md, "The likelihood of a sampler".
+        The bound covers samplers that choose positions from z and independent random numbers only, not from the tokens
+        sampled for these positions; see docs/explanation/mathematics.md, "The likelihood of a sampler".
         """
-        return "it may choose positions by more than the visible tokens"
+        return "it may use more than the visible tokens to choose positions"
 
     @property
     def deterministic(self) -> bool:
@@ -85,24 +85,24 @@ class Sampler(Protocol):
 
     @property
     def for_hub(self) -> dict[str, Any] | None:
-        """The options with which `generate` of an exported model does the same; None, the default, if it cannot."""
+        """The options with which an exported model's `generate` does the same, or None (the default) if it cannot."""
         return None
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
-        """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
+        """Yield the problems for which an experiment with this component is refused; by default yield nothing."""
         return ()
 
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """Return `tokens`, int64 [B, L], with every mask filled; all other tokens are given and never change.
+        """Return `tokens`, int64 [B, L], with every mask filled; all other tokens are given and stay unchanged.
 
-        A time-conditioned denoiser gets t from the component tokens per step if it defines times, otherwise from the
-        fraction of masked tokens; steps that change nothing need no forward pass. There is one seed per row, int64 [B],
-        so a row does not depend on its batch.
+        A time-conditioned denoiser gets t from the `tokens_per_step` component if that defines times, and otherwise
+        from the fraction of masked tokens; steps that change nothing need no forward pass. Each row has its own seed,
+        int64 [B], so a row does not depend on its batch.
 
-        `observe` is called after each step with a record: `step`, and N entries each of `rows`, `positions` and
-        `tokens` that were filled; or `step` and `hidden`, with the `rows` and `positions` that were remasked. Pass a
-        list's `append` to record a trace. Rows that `observe` returns are abandoned: they are not evaluated any more,
-        and their remaining masks are filled arbitrarily.
+        `observe` is called after each step with a record, which holds `step` and the filled `rows`, `positions` and
+        `tokens`, N entries each; or `step` and `hidden`, with the `rows` and `positions` that were remasked. To record
+        a trace, pass the `append` method of a list. Rows that `observe` returns are abandoned: they are no longer
+        evaluated, and their remaining masks are filled arbitrarily.
         """
         ...
 
@@ -115,12 +115,14 @@ class Sampler(Protocol):
         *,
         observe: Observer | None = None,
     ) -> Sample:
-        """Take the steps of `sample`, but fill in the tokens of a known sequence (teacher forcing).
+        """Run the steps of `sample`, but fill in the tokens of a known sequence (teacher forcing).
 
         `tokens`, int64 [B, L], is `forced.tokens` with some tokens masked. The policy NLL of each token is stored in
-        `forced`. A sampler with a `no_policy_bound_because` raises `UserError`.
+        `forced`. A sampler with a `no_policy_bound_because` raises a `UserError`.
         """
-        raise UserError(f"the policy bound does not cover this sampler: {self.no_policy_bound_because}; choose another")
+        raise UserError(
+            f"the policy bound does not cover this sampler: {self.no_policy_bound_because}; choose a different sampler"
+        )
 
 
 class SamplerComponent(Protocol):
@@ -130,7 +132,7 @@ class SamplerComponent(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The names of the `Step` fields that the loop must provide; empty by default."""
+        """The names of the `Step` fields that the loop must provide, by default an empty set."""
         return frozenset()
 
     @property
@@ -139,18 +141,18 @@ class SamplerComponent(Protocol):
         return False
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
-        """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
+        """Yield the problems for which an experiment with this component is refused; by default yield nothing."""
         return ()
 
 
 def changes(record: Mapping[str, Any], mask_id: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the row, position and new token of each position that a step changes; the mask id if remasked."""
+    """Yield the row, position and new token of each change in a step; the token is the mask id if remasked."""
     found = record.get("hidden", record)
     yield from zip(found["rows"], found["positions"], found.get("tokens", itertools.repeat(mask_id)), strict=False)
 
 
 def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer | None:
-    """Return an observer that calls `observe`, if given, with these offsets added."""
+    """Return an observer that adds these offsets and calls `observe`, or None without an observer."""
     if observe is None:
         return None
 

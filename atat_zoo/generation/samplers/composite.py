@@ -1,4 +1,4 @@
-"""Samplers that are composed of five components."""
+"""Samplers composed of five components."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class FillingSampler(Sampler):
-    """A sampler that fills in sampled tokens or those of a known sequence, in the same steps."""
+    """A sampler that fills in sampled tokens, or the tokens of a known sequence in the same steps."""
 
     @abstractmethod
     def fill(
         self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
     ) -> Sample:
-        """Fill every mask with sampled tokens, or those in `forced`; see `Sampler.sample` and `Sampler.score_text`."""
+        """Fill every mask with sampled or `forced` tokens; see `Sampler.sample` and `Sampler.score_text`."""
 
     @override
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
@@ -52,11 +52,11 @@ class FillingSampler(Sampler):
 
 
 class CompositeSampler(FillingSampler):
-    """A sampler composed of five components, which a subclass defines."""
+    """A sampler composed of five components, which its subclass defines."""
 
     @abstractmethod
     def parts(self) -> SamplerChoices:
-        """Return the five components."""
+        """Return the five components as one object."""
 
     def __attrs_post_init__(self) -> None:
         self.parts()
@@ -77,8 +77,8 @@ class CompositeSampler(FillingSampler):
         parts = self.parts()
         if parts.remasking.active:
             return "it remasks sampled tokens"
-        # That the draw had confidence in its tokens is read by remasks alone.
-        return "it chooses positions by the tokens sampled for them" if "drawn" in parts.needs else None
+        # Only remasking reads the confidence that tokens had when they were sampled.
+        return "it uses the sampled tokens to choose their positions" if "drawn" in parts.needs else None
 
     @property
     @override
@@ -116,13 +116,13 @@ class TemperedSampler(CompositeSampler):
 
 @component_base
 class SteppedSampler(TemperedSampler):
-    """A sampler with a fixed number of steps."""
+    """A sampler with a fixed number of decoding steps."""
 
-    steps: int = param(64, help="T, number of decoding steps (maximum NFE)", ge=1)
+    steps: int = param(64, help="T, the number of decoding steps (maximum NFE)", ge=1)
 
 
 @component_base
 class CappedSampler(TemperedSampler):
-    """A sampler with a variable number of steps, optionally up to a maximum."""
+    """A sampler with a variable number of decoding steps, optionally up to a maximum."""
 
-    steps: int | None = param(None, help="maximum NFE; default: one per token", ge=1)
+    steps: int | None = param(None, help="maximum NFE; default: one forward pass per token", ge=1)

@@ -1,9 +1,9 @@
-"""The sampling loop of all samplers.
+"""The sampling loop that all samplers share.
 
-A decoding step runs tokens per step, network, order, stopping rule, token sampling and remasking. A component that does
-not read the predictions runs before the network, which then evaluates only the sequences that change in this step. If
-the order does not read them either, the network evaluates only the chosen positions. Each random draw depends only on
-the seed of the sequence, the number of the step and the position.
+A decoding step runs the tokens-per-step component, the network, the order, the stopping rule, token sampling and
+remasking. If tokens per step does not read the predictions, it runs before the network, which then evaluates only the
+sequences that change in this step. If the order does not read them either, the network evaluates only the chosen
+positions. Each random draw depends only on the seed of the sequence, the step number and the position.
 
 Open positions are counted on the CPU, so sequences and positions are selected without reading from the device, which
 would make the host wait. If a component decides on the device, the host reads from it once per step.
@@ -28,10 +28,10 @@ from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.system.errors import Note, UserError
 
 BLOCKS = (
-    "this model predicts block by block from left to right, and the sampler asks for more than one block at once; "
+    "this model predicts block by block from left to right, but the sampler needs more than one block at once; "
     'use the sampler "semi_autoregressive" or "left_to_right"'
 )
-_MANY = 100  # steps for each masked token: with more, it is said that they are many
+_MANY = 100  # steps per masked token above which a note is shown
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     observe: Observer | None = None,
     forced: TeacherForcing | None = None,
 ) -> Sample:
-    """Fill the masks, or only those in `fill`, bool [B, L], with sampled or `forced` tokens; see `Sampler`.
+    """Fill all masks, or only those in `fill`, bool [B, L], with sampled or `forced` tokens; see `Sampler`.
 
     Raises:
         UserError: if the components are incompatible, or the model cannot predict the requested positions.
@@ -60,8 +60,8 @@ def run(
 class _Run:
     """The state of one run; a `Step` holds copies of some rows of `z`, int64 [B, L].
 
-    The counts of each row are int64 [B] on the host: `total` positions open at the start, `remaining` open positions,
-    `closed` masks that this run does not fill, `most` allowed steps, and the `nfe`.
+    The counts of each row are int64 [B] on the host: `total`, the positions open at the start; `remaining`, the open
+    positions; `closed`, the masks that this run does not fill; `most`, the allowed steps; and `nfe`.
     """
 
     parts: SamplerChoices
@@ -83,7 +83,7 @@ class _Run:
         self.memory: dict[str, Tensor] = {}
         # Rows that a stop has finished: the remasking does not mask their tokens.
         self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
-        self.given_up: set[int] = set()  # rows that the observer has given up
+        self.given_up: set[int] = set()  # rows that the observer has abandoned
 
         facts = torch.stack([self.seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
         self.host_seeds, self.total, masks, gaps = to_host(facts)
@@ -98,11 +98,11 @@ class _Run:
         self.max_nfe = parts.max_nfe(longest)
         if self.steps > _MANY * (100 + longest):
             asked = f"the sampler uses {self.steps:,} steps to fill {longest:,} masked tokens"
-            warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
+            warnings.warn(f"{asked}, which takes a long time; lower the sampler's steps", Note, stacklevel=1)
         self.needs, self.needs_all_logits = parts.needs, parts.needs_all_logits(denoiser.importance_reads)
         self.remembers = not self.needs.isdisjoint({"confidence", "rescored"})
         self.weighs = "importance" in self.needs and denoiser.estimates_importance
-        # An estimator of complete texts needs a draft of all masks, also of those that are not to be filled.
+        # An estimator of complete texts needs a draft of all masks, including those that are not to be filled.
         self.drafts = self.weighs and denoiser.importance_reads == "x"
         # The probability that each token had when it was drawn; 1 elsewhere.
         self.confidence = torch.ones(tokens.shape, device=tokens.device)
@@ -111,7 +111,7 @@ class _Run:
         self.history = torch.full((len(tokens), evaluations), torch.nan, dtype=torch.float64, device=tokens.device)
 
     def gaps(self, masked: Tensor) -> Tensor:
-        """Return whether a block-by-block denoiser would have to predict after an unfilled block, int64 [B]."""
+        """Return 1 for each row in which a block-by-block denoiser would predict after an unfilled block, int64 [B]."""
         turn = self.denoiser.step_of(torch.arange(masked.shape[1], device=masked.device))
         if turn is None or self.parts.causal:
             return torch.zeros_like(self.rows)
@@ -154,15 +154,15 @@ class _Run:
         return step
 
     def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
-        """Return the step for the rows that fill a position, their indices, and how many each fills, int64 [A].
+        """Return the step for the rows that fill positions, their indices, and their numbers of positions, int64 [A].
 
-        If tokens per step depends on the predictions, the number is that of the open positions.
+        If tokens per step depends on the predictions, the numbers are those of the open positions.
         """
         count = self.remaining
         if not step.final and not self.parts.tokens_per_step.needs:
             count = self.parts.tokens_per_step.num_to_unmask(step).clamp(min=0).minimum(count)
         rows = (count > 0).nonzero().squeeze(1)
-        # Where no row takes part, nothing is selected: it would be copied to the device for nothing.
+        # If no row takes part, nothing is selected, which would be an unnecessary copy to the device.
         return (step if len(rows) in (0, len(count)) else step.select(rows)), rows, count[rows]
 
     def advance(self, step: Step, rows: Tensor, count: Tensor) -> None:
@@ -183,7 +183,7 @@ class _Run:
             self.tell({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
 
     def choose_then_predict(self, step: Step, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Where, Tensor]:
-        """Choose positions from z, and evaluate the network only at these.
+        """Choose positions from z, and evaluate the network only at these positions.
 
         Returns the positions, bool [A, L], their number, int64 [A] on the CPU, their indices, and log-probabilities,
         [M, V].
@@ -194,7 +194,7 @@ class _Run:
         return chosen, count, where, step.denoiser(step.tokens, self.times(step), where)
 
     def predict_then_choose(self, step: Step, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Where, Tensor]:
-        """Evaluate the network at all open positions, and choose from its predictions; the last step fills all."""
+        """Evaluate the network at all open positions, and choose from its predictions, or fill all in the last step."""
         log_probs = step.log_probs = self.predict(step, rows)
         if "history" in self.needs:
             confidence = step.mean_open(step.spread(log_probs.amax(-1).double().exp())).unsqueeze(1)
@@ -213,19 +213,19 @@ class _Run:
         """Return sampled or forced tokens, int64 [M], at rows and positions [M], from log-probabilities [M, V]."""
         if self.forced is not None:
             return self.forced.take(self.parts.token_sampling.log_prob, log_probs, step, row, position)
-        # The key is the kind's earlier name: another one would change what each seed writes.
+        # The key is the kind's earlier name: a different key would change the texts of each seed.
         return self.parts.token_sampling(log_probs, fold(step.keys("draw")[row], position), step, row)
 
     def times(self, step: Step) -> Tensor | None:
         return self.parts.tokens_per_step.times(step) if self.denoiser.reads_time else None
 
     def weigh(self, step: Step) -> None:
-        """Set the step's importance by an estimator that reads z, which needs no forward pass of the network."""
+        """Set the step's importance with an estimator that reads z, which needs no forward pass of the network."""
         if self.weighs and not self.drafts:
             step.importance = step.denoiser.importance(step.tokens, step.tokens == self.mask_id)
 
     def predict(self, step: Step, rows: Tensor) -> Tensor:
-        """Return log-probabilities at the open positions, [N, V], and set other step fields that components need."""
+        """Return the log-probabilities [N, V] at the open positions, and set the step fields that components need."""
         if step.final:
             return step.denoiser(step.tokens, self.times(step), step.where)
         self.weigh(step)
@@ -240,16 +240,16 @@ class _Run:
         if "order_weights" in self.needs:
             if not step.denoiser.gives_order_weights:
                 raise UserError(
-                    "the decoding order 'learned' needs the model's reverse weights, and this model has none; "
-                    'train it with objective.use = "adaptive", or choose another sampler'
+                    "the decoding order 'learned' needs reverse weights, which this model does not have; "
+                    'train it with objective.use = "adaptive", or choose a different sampler'
                 )
             log_probs, weights = step.denoiser.predict_with_order(step.tokens, t, where)
             step.order_weights = weights[among]
         elif "rescored" in self.needs:
             if not step.denoiser.scores_visible_tokens:
                 raise UserError(
-                    "this sampler's remasking needs the probabilities of visible tokens, which this model, or its "
-                    "guidance, does not provide; choose another sampler, such as remdm_conf"
+                    "this sampler's remasking needs the probabilities of visible tokens, which this model or its "
+                    "guidance does not provide; choose a different sampler, such as remdm_conf"
                 )
             row, position = positions(step.free & ~step.open, step.total - step.remaining)
             log_probs, own = step.denoiser.score_visible(step.tokens, t, where, (row, position))
@@ -282,7 +282,7 @@ class _Run:
         scores = self.parts.order(step)
         # An open position comes before all others, even with a score of −∞.
         scores = torch.where(step.open, scores.clamp(min=torch.finfo(scores.dtype).min), -torch.inf)
-        # Stable: of equal scores the leftmost comes first, in any batch and on every device.
+        # A stable sort: among equal scores the leftmost comes first, in any batch and on every device.
         return scores.sort(dim=1, descending=True, stable=True).indices
 
     def remasking(self, everyone: Step) -> None:
@@ -301,7 +301,7 @@ class _Run:
                 self.tell({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
 
     def tell(self, record: dict[str, Any]) -> None:
-        """Call the observer, and fill the masks of the rows that it abandons, which take part in no further step."""
+        """Call the observer, and fill the masks of the rows that it abandons, which take part in no further steps."""
         assert self.observe is not None
         # Of several batches, it may name rows of another one.
         rows = {row for row in self.observe(record) or () if 0 <= row < len(self.z)} - self.given_up
@@ -315,7 +315,7 @@ class _Run:
 
 
 def first_of(ranking: Tensor, count: Tensor) -> Tensor:
-    """Return the first `count` positions, int64 [A], of a ranking, int64 [A, L], as bool [A, L]."""
+    """Return a mask, bool [A, L], of the first `count` positions, int64 [A], of a ranking, int64 [A, L]."""
     there = count.to(ranking.device, non_blocking=True)
     first = torch.arange(ranking.shape[1], device=ranking.device) < there.unsqueeze(1)
     return torch.zeros_like(first).scatter_(1, ranking, first)

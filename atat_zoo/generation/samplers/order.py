@@ -1,4 +1,4 @@
-"""Decoding orders: the order in which masked positions are filled.
+"""Decoding orders, which determine the order in which masked positions are filled.
 
 With one token per step, an order that is fixed before the token is sampled reproduces the joint distribution of an
 exact denoiser; one that depends on the sampled tokens (MaskGIT as published) does not.
@@ -30,14 +30,14 @@ Offset: TypeAlias = Literal["none", "random"]
 
 
 class Order(SamplerComponent, Protocol):
-    """A component of the kind order.
+    """A component of the kind `order`.
 
-    It may need "log_probs", "importance", "order_weights" or "history"; or "drawn", the tokens sampled at all open
+    An order may need "log_probs", "importance", "order_weights", "history" or "drawn", the tokens sampled at all open
     positions. If it needs nothing, the network is evaluated only at the chosen positions.
     """
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a score per open position, float [A, L]; the highest comes first, ties from left to right."""
+        """Return a score for each open position, float [A, L]; the highest comes first, and ties run left to right."""
         ...
 
 
@@ -50,7 +50,7 @@ class RandomOrder(Order):
     refs = ("arXiv:2406.07524",)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return uniforms, float64 [A, L]."""
+        """Return uniform random numbers, float64 [A, L]."""
         return step.uniform("order")
 
 
@@ -63,7 +63,7 @@ class LeftToRightOrder(Order):
     deterministic = True
 
     def __call__(self, step: Step) -> Tensor:
-        """Return minus the position, float64 [A, L]."""
+        """Return the negated positions, float64 [A, L]."""
         import torch
 
         length = step.open.shape[1]
@@ -72,22 +72,22 @@ class LeftToRightOrder(Order):
 
 @component
 class UncertaintyOrder(Order):
-    """The positions sorted by an uncertainty metric of the prediction, optionally times the token's importance.
+    """Positions sorted by the uncertainty of the prediction, optionally multiplied by the token's importance.
 
-    Most certain first with `margin` or `confidence` (Chang et al., arXiv:2202.04200; Kim et al., arXiv:2502.06768)
-    lowers diversity, so report the unigram entropy; we know of no published results for most uncertain first. The
-    importance is that of a draft, z with the most probable token at every mask, or, if the estimator reads z, that of
-    the masked token. Without an estimator the factor is 1.
+    Decoding the most certain positions first with `margin` or `confidence` (Chang et al., arXiv:2202.04200; Kim et al.,
+    arXiv:2502.06768) lowers diversity, so report the unigram entropy; we know of no published results for the most
+    uncertain positions first. The importance is that of a draft, z with the most probable token at every mask, or, if
+    the estimator reads z, that of the masked token. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
-    summary = "by uncertainty (optionally × importance), most certain or most uncertain first"
+    summary = "by uncertainty (optionally × importance), with the most certain or the most uncertain positions first"
     refs = ("arXiv:2202.04200", "arXiv:2502.06768", "ATAT")
     deterministic = True
 
     uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
     first: Literal["most_certain", "most_uncertain"] = param(
-        "most_certain", help="whether the lowest (easy, certain) or the highest score comes first"
+        "most_certain", help="whether the lowest score (easy, certain) or the highest comes first"
     )
     importance: bool = param(False, help="multiply the uncertainty by the token's importance")
 
@@ -97,7 +97,7 @@ class UncertaintyOrder(Order):
         return frozenset({"log_probs", "importance"}) if self.importance else frozenset({"log_probs"})
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the signed uncertainty, optionally times importance, float [A, L]."""
+        """Return the signed uncertainty, float [A, L], optionally multiplied by the importance."""
         score = step.measure(self.uncertainty)
         if self.importance and step.importance is not None:
             score = score * step.importance
@@ -106,7 +106,7 @@ class UncertaintyOrder(Order):
 
 @component
 class ImportanceOrder(Order):
-    """The positions sorted by the importance of the masked tokens, as in training with the masking `reveal`.
+    """Positions sorted by the importance of the masked tokens, as when training with the masking `reveal`.
 
     With an estimator that reads z, the order is known before the network is evaluated, which then predicts only the
     chosen positions. Other estimators score a draft: z with the most probable token at every mask. Without an estimator
@@ -114,13 +114,13 @@ class ImportanceOrder(Order):
     """
 
     name = "importance"
-    summary = "by the estimator's importance of the masked token, easiest or hardest first"
+    summary = "by the estimated importance of the masked token, easiest or hardest first"
     refs = ("ATAT",)
     deterministic = True
     needs = frozenset({"importance"})
 
     first: Literal["easy", "hard"] = param(
-        "easy", help="whether the lowest (easy, certain) or the highest score comes first"
+        "easy", help="whether the lowest score (easy, certain) or the highest comes first"
     )
 
     @override
@@ -129,8 +129,9 @@ class ImportanceOrder(Order):
         if "estimator" not in experiment.parts["objective"].uses or not experiment.parts["estimator"].learns:
             yield Problem(
                 "sampler",
-                "the decoding order 'importance' needs an estimator that was trained with the model, and this "
-                'experiment has none; set estimator.use = "transformer" and its reads to "z", or use another sampler',
+                "the decoding order 'importance' needs an estimator trained with the model, and this "
+                'experiment does not have one; set estimator.use = "transformer" and estimator.reads = "z", or use a '
+                "different sampler",
             )
 
     def __call__(self, step: Step) -> Tensor:
@@ -142,11 +143,11 @@ class ImportanceOrder(Order):
 
 @component
 class LearnedOrder(Order):
-    """Masked position i comes next with probability ŵ_i / Ŵ, learned by the objective `adaptive`.
+    """A learned order, in which masked position i is next with probability ŵ_i / Ŵ (objective `adaptive`).
 
-    The order is sampled by Gumbel noise on log ŵ. With one position per step, this is exactly the reverse process of
-    the adaptive bound; several positions are sampled without replacement (Plackett–Luce). ŵ is known before the token
-    is sampled.
+    The order is sampled by adding Gumbel noise to log ŵ. With one position per step, this is exactly the reverse
+    process of the adaptive bound; several positions are sampled without replacement (Plackett–Luce). ŵ is known before
+    the token is sampled.
     """
 
     name = "learned"
@@ -156,13 +157,13 @@ class LearnedOrder(Order):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the objective learns no order."""
+        """Yield a problem if the objective does not learn an order."""
         objective = experiment.parts["objective"]
         if not objective.learns_order:
             yield Problem(
                 "sampler",
-                f"the decoding order 'learned' needs reverse weights, and objective {objective.name!r} learns none; "
-                'set objective.use = "adaptive", or choose another sampler',
+                f"the decoding order 'learned' needs reverse weights, which objective {objective.name!r} does not "
+                'learn; set objective.use = "adaptive", or choose a different sampler',
             )
 
     def __call__(self, step: Step) -> Tensor:
@@ -174,14 +175,14 @@ class LearnedOrder(Order):
 
 @component
 class BlockwiseOrder(Order):
-    """Blocks of positions from left to right, with another decoding order within each block.
+    """Blocks of positions from left to right, with an inner decoding order within each block.
 
     If a step unmasks more positions than are left in a block, it continues in the next one. The sampler
     `semi_autoregressive` finishes each block before it starts the next.
     """
 
     name = "blockwise"
-    summary = "blocks from left to right, another order within each block"
+    summary = "blocks from left to right, with an inner order within each block"
     refs = ("arXiv:2210.17432", "arXiv:2502.09992")
 
     block_size: int = param(32, help="positions per block", ge=1)
@@ -216,22 +217,23 @@ class BlockwiseOrder(Order):
 
 @component
 class DilatedOrder(Order):
-    """Coarse to fine: distant positions first, because neighbouring tokens depend on each other most.
+    """A coarse-to-fine order: distant positions first, because neighbouring tokens depend most on each other.
 
-    Of n positions to fill, group t contains those whose number is a multiple of ⌊n/a^t⌋ and that are in no earlier
-    group. Groups follow one another, with a random order within each. As published (Luxembourg et al.,
-    arXiv:2506.19037), each step fills one of ⌈log_a n⌉ groups; here the number of tokens per step is independent of the
-    groups.
+    Of n positions to fill, group t contains those that are not in an earlier group and whose number is a multiple of
+    ⌊n/a^t⌋. The groups follow one another, each in a random order. As published (Luxembourg et al., arXiv:2506.19037),
+    each step fills one of ⌈log_a n⌉ groups; here the number of tokens per step is independent of the groups.
     """
 
     name = "dilated"
     summary = "coarse to fine: positions far apart first, then those between them"
     refs = ("arXiv:2506.19037",)
 
-    base: int = param(2, help="a, factor by which the distance shrinks from one group of positions to the next", ge=2)
+    base: int = param(
+        2, help="a, the factor by which the distance shrinks from one group of positions to the next", ge=2
+    )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return minus the group number plus a uniform in [0, 1), float64 [A, L]."""
+        """Return the negated group number plus a uniform random number in [0, 1), float64 [A, L]."""
         import torch
 
         number = (step.free.cumsum(1) - 1).clamp(min=0)
@@ -246,7 +248,7 @@ class DilatedOrder(Order):
 
 @component_base
 class Strided:
-    """The base of the order and sampler `strided` and of `position_set`: position j is filled in step (j + o) mod s."""
+    """The base class of `strided` and `position_set`, which fill position j in step (j + o) mod s."""
 
     stride: int = param(16, help="s, the number of decoding steps", ge=1)
     offset: Offset = param("none", help="random: sample an offset for each sequence")
@@ -257,7 +259,7 @@ class Strided:
         return self.offset == "none"
 
     def offsets(self, seeds: Tensor) -> Tensor:
-        """Return the offsets o, int64 [A], 0 or random in [0, stride) by the seed of each row, on the seeds' device."""
+        """Return the offsets o, int64 [A], 0 or random in [0, stride) from each row's seed, on the seeds' device."""
         import torch
 
         from atat_zoo.diffusion.randomness import fold, stream, uniform
@@ -272,21 +274,22 @@ class Strided:
 class StridedOrder(Strided, Order):
     """The strided order: position number j of those to fill is filled in step (j + o) mod s.
 
-    Positions of one step are s apart, so filling them at once, as `position_set` (tokens per step) does, loses little.
+    The positions of one step are s apart, so filling them at once, as `position_set` (tokens per step) does, loses
+    little.
     """
 
     name = "strided"
     summary = "strided: step i of s fills every s-th position"
 
     def __call__(self, step: Step) -> Tensor:
-        """Return minus the step of each position, float64 [A, L]."""
+        """Return the negated step of each position, float64 [A, L]."""
         number = step.free.cumsum(1) - 1
         return -((number + self.offsets(step.seeds)[:, None]) % self.stride).double()
 
 
 @component
 class DrawnProbabilityOrder(Order):
-    """The positions by the probability of the sampled token, highest first (MaskGIT: Chang et al., arXiv:2202.04200).
+    """Positions by the probability of the sampled token, highest first (MaskGIT: Chang et al., arXiv:2202.04200).
 
     This order is not exact, even with one position per step and an exact denoiser: it has the effect of a lower
     temperature. Gumbel noise on the log-probabilities reduces this effect; its scale, the choice temperature, decreases
@@ -299,7 +302,7 @@ class DrawnProbabilityOrder(Order):
     needs = frozenset({"drawn"})
 
     choice_temperature: float = param(
-        0.0, help="scale of the Gumbel noise on log-probabilities, annealed linearly to 0; 0 disables it", ge=0
+        0.0, help="scale of the Gumbel noise on log-probabilities, annealed linearly to 0; 0 disables the noise", ge=0
     )
 
     def __call__(self, step: Step) -> Tensor:

@@ -1,6 +1,7 @@
-"""The published samplers: name, reference, parameters and components; by default those of `SamplerChoices`.
+"""The published samplers, each with its name, reference, parameters and components.
 
-`fitting` returns all samplers at given numbers of steps, as the rows of a benchmark.
+The default components are those of `SamplerChoices`. `fitting` returns all samplers at the given numbers of steps, as
+the rows of a benchmark.
 """
 
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ from atat_zoo.modeling.noise import LinearNoise, Noise
 from atat_zoo.modeling.uncertainty import ConfidenceUncertainty, EntropyUncertainty, MarginUncertainty, Uncertainty
 from atat_zoo.registry import Zoo, component, component_base, component_param, param
 
-Row = tuple[str, int | None, Any]  # name, steps, specification
-UNNAMED = frozenset({"combination"})  # no sampler by itself: its parts must be named
+Row = tuple[str, int | None, Any]  # name, steps, sampler
+UNNAMED = frozenset({"combination"})  # not a sampler by itself: its components must be named
 REFERENCE = "ancestral"  # the sampler that the others are compared with
 
 
@@ -29,7 +30,7 @@ REFERENCE = "ancestral"  # the sampler that the others are compared with
 class AncestralSampler(SteppedSampler):
     """The reverse process of MDLM on a time grid (Sahoo et al., arXiv:2406.07524).
 
-    A step that unmasks nothing needs no forward pass, as in MDLM's sampler with a cache.
+    A step that unmasks nothing needs no forward pass, as in MDLM's cached sampler.
     """
 
     name = "ancestral"
@@ -51,7 +52,7 @@ class AncestralSampler(SteppedSampler):
 
 @component
 class LeftToRightSampler(CompositeSampler):
-    """Left to right, one token per step, which is exact; for causal models."""
+    """Left-to-right decoding with one token per step, which is exact; for causal models."""
 
     name = "left_to_right"
     summary = "left to right, one token per step; for autoregressive and block-diffusion models"
@@ -73,9 +74,9 @@ class LeftToRightSampler(CompositeSampler):
 class StridedSampler(orders.Strided, CompositeSampler):
     """Strided decoding: position number j of those to fill is sampled in step j mod s.
 
-    A sequence of any length takes s forward passes. The order does not adapt, so this is the baseline for an adaptive
-    sampler with the same NFE. With a random offset o per sequence, the step is (j + o) mod s, and the distribution is
-    the mean over the s offsets.
+    A sequence of any length takes s forward passes. The order does not adapt to the predictions, so this sampler is the
+    baseline for an adaptive sampler with the same NFE. With a random offset o per sequence, the step is (j + o) mod s,
+    and the distribution is the mean over the s offsets.
     """
 
     name = "strided"
@@ -102,7 +103,7 @@ class StridedSampler(orders.Strided, CompositeSampler):
 
 @component
 class CombinationSampler(CompositeSampler):
-    """Any combination of order, tokens per step, remasking, stopping rule and token sampling, each set by a table.
+    """Any combination of order, tokens per step, remasking, stopping rule and token sampling, each set in a table.
 
     The defaults are those of `ancestral`.
     """
@@ -114,7 +115,7 @@ class CombinationSampler(CompositeSampler):
     tokens_per_step: paces.TokensPerStep = component_param(
         "tokens_per_step", "binomial", help="number of tokens per decoding step"
     )
-    remasking: remaskings.Remasking = component_param("remasking", "none", help="remasking of sampled tokens")
+    remasking: remaskings.Remasking = component_param("remasking", "none", help="component that remasks sampled tokens")
     stopping_rule: stopping_rules.StoppingRule = component_param(
         "stopping_rule", "steps", help="stopping rule: when to fill the rest in one step"
     )
@@ -137,14 +138,15 @@ class CombinationSampler(CompositeSampler):
 class FirstHittingSampler(CappedSampler):
     """Ancestral sampling with infinitely many steps, one forward pass per token (Zheng et al., arXiv:2409.02908).
 
-    It samples the time at which each next token is unmasked, so it is exact. With `steps`, several tokens share a time.
+    It is exact because it samples the time at which each next token is unmasked. With `steps`, several tokens share a
+    time.
     """
 
     name = "first_hitting"
     summary = "first-hitting sampler: exact ancestral sampling with one step per token"
     refs = ("arXiv:2409.02908",)
 
-    noise: Noise = component_param("noise", "linear", help="the model's noise schedule, for a time-conditioned model")
+    noise: Noise = component_param("noise", "linear", help="noise schedule of the model, for a time-conditioned model")
 
     @override
     def parts(self) -> SamplerChoices:
@@ -156,9 +158,10 @@ class FirstHittingSampler(CappedSampler):
 
 @component
 class MaskGITSampler(SteppedSampler):
-    """Samples every token and keeps the most probable ones, few at first, then many (Chang et al., arXiv:2202.04200).
+    """Sampling that keeps the most probable tokens, few at first, then many (Chang et al., arXiv:2202.04200).
 
-    Its samples are more probable and less diverse than the model's distribution, for any number of steps.
+    Every step samples all masked tokens. For any number of steps, the samples are more probable and less diverse than
+    those of the model's distribution.
     """
 
     name = "maskgit"
@@ -166,7 +169,7 @@ class MaskGITSampler(SteppedSampler):
     refs = ("arXiv:2202.04200",)
 
     choice_temperature: float = param(
-        4.5, help="scale of the Gumbel noise on the order, annealed to 0; 0 disables it", ge=0
+        4.5, help="scale of the Gumbel noise on the order, annealed to 0; 0 disables the noise", ge=0
     )
 
     @override
@@ -179,10 +182,10 @@ class MaskGITSampler(SteppedSampler):
 
 @component
 class MarginSampler(SteppedSampler):
-    """Positions with the largest margin between the two most probable tokens first (Kim et al., arXiv:2502.06768)."""
+    """Decoding by the margin between the two most probable tokens, largest first (Kim et al., arXiv:2502.06768)."""
 
     name = "margin"
-    summary = "largest margin between the two most probable tokens first, the same number of tokens per step"
+    summary = "largest margin between the two most probable tokens first, with the same number of tokens in every step"
     refs = ("arXiv:2502.06768",)
 
     @override
@@ -195,10 +198,10 @@ class MarginSampler(SteppedSampler):
 
 @component
 class EntropySampler(SteppedSampler):
-    """Positions with the lowest entropy first, as in Dream (Ye et al., arXiv:2508.15487); otherwise like `margin`."""
+    """Decoding by entropy, lowest first, as in Dream (Ye et al., arXiv:2508.15487); otherwise like `margin`."""
 
     name = "entropy"
-    summary = "lowest entropy first, the same number of tokens per step"
+    summary = "lowest entropy first, with the same number of tokens in every step"
     refs = ("arXiv:2508.15487",)
 
     @override
@@ -211,13 +214,13 @@ class EntropySampler(SteppedSampler):
 
 @component
 class EntropyBoundedSampler(CappedSampler):
-    """The EB-sampler: the longest prefix of the order with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857)."""
+    """The EB-sampler, which fills the longest prefix with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857)."""
 
     name = "entropy_bounded"
-    summary = "EB-sampler: lowest entropy first, as many tokens per step as an entropy bound allows"
+    summary = "EB-sampler: lowest entropy first, with as many tokens per step as an entropy bound allows"
     refs = ("arXiv:2505.24857",)
 
-    gamma: float = param(0.1, help="γ, entropy bound in nats; higher means fewer decoding steps", ge=0)
+    gamma: float = param(0.1, help="γ, the entropy bound in nats; a higher bound means fewer decoding steps", ge=0)
     order: orders.Order = component_param(
         "order", {"use": "uncertainty", "uncertainty": "entropy"}, help="uncertainty metric of the decoding order"
     )
@@ -230,7 +233,7 @@ class EntropyBoundedSampler(CappedSampler):
 
 @component
 class ConfidenceThresholdSampler(CappedSampler):
-    """All positions above a confidence threshold per step, as in Fast-dLLM (Wu et al., arXiv:2505.22618).
+    """Decoding of all positions above a confidence threshold, as in Fast-dLLM (Wu et al., arXiv:2505.22618).
 
     Fast-dLLM also uses blocks and temperature 0.
     """
@@ -239,7 +242,7 @@ class ConfidenceThresholdSampler(CappedSampler):
     summary = "all positions above a confidence threshold per step, as in Fast-dLLM"
     refs = ("arXiv:2505.22618",)
 
-    threshold: float = param(0.9, help="threshold of max p_θ; 1 fills one position per step", ge=0, le=1)
+    threshold: float = param(0.9, help="threshold on max p_θ; 1 fills one position per step", ge=0, le=1)
 
     @override
     def parts(self) -> SamplerChoices:
@@ -250,7 +253,7 @@ class ConfidenceThresholdSampler(CappedSampler):
 
 @component
 class KLASSSampler(CappedSampler):
-    """All confident and stable predictions per step, as in KLASS (Kim et al., arXiv:2511.05664).
+    """Decoding of all positions with confident and stable predictions, as in KLASS (Kim et al., arXiv:2511.05664).
 
     KLASS also uses blocks and temperature 0.
     """
@@ -259,11 +262,15 @@ class KLASSSampler(CappedSampler):
     summary = "KLASS: all positions whose prediction is confident and stable, at least one per step"
     refs = ("arXiv:2511.05664",)
 
-    confidence_threshold: float = param(0.9, help="threshold of max p_θ for a confident prediction", ge=0, le=1)
-    kl_threshold: float = param(
-        0.01, help="threshold in nats of the KL divergence from the previous prediction, for a stable one", gt=0
+    confidence_threshold: float = param(
+        0.9, help="threshold on max p_θ above which a prediction is confident", ge=0, le=1
     )
-    history_length: int = param(2, help="consecutive decoding steps for which it must be stable", ge=1)
+    kl_threshold: float = param(
+        0.01,
+        help="threshold in nats on the KL divergence from the previous prediction, below which a prediction is stable",
+        gt=0,
+    )
+    history_length: int = param(2, help="consecutive decoding steps for which a prediction must be stable", ge=1)
 
     @override
     def parts(self) -> SamplerChoices:
@@ -279,7 +286,7 @@ class KLASSSampler(CappedSampler):
 
 @component
 class UncertaintyGuidedSampler(TemperedSampler):
-    """ATAT's sampler: order by uncertainty × importance, more tokens per step when certain, and early stopping."""
+    """ATAT's sampler: an order by uncertainty × importance, more tokens per step when certain, and early stopping."""
 
     name = "uncertainty_guided"
     summary = "ATAT's sampler: order by uncertainty × importance, adaptive number of tokens per step, early stopping"
@@ -287,13 +294,13 @@ class UncertaintyGuidedSampler(TemperedSampler):
 
     uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
     first: Literal["most_certain", "most_uncertain"] = param(
-        "most_certain", help="whether certain or uncertain positions come first"
+        "most_certain", help="whether the most certain or the most uncertain positions come first"
     )
     importance: bool = param(True, help="multiply the uncertainty by the importance of the predicted token")
-    min_steps: int = param(10, help="decoding steps if the mean uncertainty is 0", ge=1)
-    max_steps: int = param(100, help="decoding steps if the mean uncertainty is 1 (maximum NFE)", ge=1)
+    min_steps: int = param(10, help="number of decoding steps if the mean uncertainty is 0", ge=1)
+    max_steps: int = param(100, help="number of decoding steps if the mean uncertainty is 1 (maximum NFE)", ge=1)
     threshold: float = param(
-        0.3, help="mean uncertainty below which the rest is filled in one step; 0 never stops early", ge=0, le=1
+        0.3, help="mean uncertainty below which one step fills the rest; 0 never stops early", ge=0, le=1
     )
 
     @override
@@ -311,17 +318,17 @@ class UncertaintyGuidedSampler(TemperedSampler):
 
 @component
 class ConfidenceHistorySampler(CompositeSampler):
-    """Stopping rule and temperature from the running confidence (see `ConfidenceHistoryStoppingRule`), in any order."""
+    """Early stopping and a temperature that depend on the running confidence, see `ConfidenceHistoryStoppingRule`."""
 
     name = "confidence_history"
-    summary = "temperature and early stopping from the confidence of the last decoding steps"
+    summary = "temperature and early stopping that depend on the confidence in the last decoding steps"
     refs = ("ATAT",)
 
     steps: int = param(64, help="number of decoding steps (maximum NFE)", ge=1)
     order: orders.Order = component_param("order", "random", help="decoding order")
     window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
     threshold: float = param(
-        0.9, help="running confidence above which the rest is filled in one step; 1 never stops early", ge=0, le=1
+        0.9, help="running confidence above which one step fills the rest; 1 never stops early", ge=0, le=1
     )
     confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
     uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
@@ -342,13 +349,13 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 @component
 class PolicySampler(TemperedSampler):
-    """Decoding order by the importance estimator; if it reads z, this is the policy that `reveal` trains for."""
+    """Decoding in the order of estimated importance; if the estimator reads z, `reveal` trains for this policy."""
 
     name = "policy"
-    summary = "by the learned importance estimator, easiest or hardest positions first, any number of tokens per step"
+    summary = "order by the learned importance, easiest or hardest positions first, with any number of tokens per step"
     refs = ("ATAT",)
 
-    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard positions come first")
+    first: Literal["easy", "hard"] = param("easy", help="whether the easiest or the hardest positions come first")
     tokens_per_step: paces.TokensPerStep = component_param(
         "tokens_per_step", "fixed", help="number of tokens per decoding step"
     )
@@ -364,7 +371,7 @@ class PolicySampler(TemperedSampler):
 
 @component
 class LearnedOrderSampler(CappedSampler):
-    """The reverse process of the adaptive bound: samples a position by ŵ, then its token; several with `steps`."""
+    """The reverse process of the adaptive bound: it samples a position by ŵ, then its token; several with `steps`."""
 
     name = "learned_order"
     summary = "reverse process of the objective `adaptive`: samples a position by its learned weight, then its token"
@@ -382,11 +389,11 @@ class LearnedOrderSampler(CappedSampler):
 
 @component_base
 class _Reworked(SteppedSampler):
-    """The base of the ReMDM samplers: ancestral sampling with remasking and nucleus sampling."""
+    """The base class of the ReMDM samplers: ancestral sampling with remasking and nucleus sampling."""
 
     refs = ("arXiv:2503.00307",)
 
-    top_p: float = param(0.9, help="p of nucleus sampling; 1 excludes no token", gt=0, le=1)
+    top_p: float = param(0.9, help="p, total probability of the nucleus; 1 excludes no token", gt=0, le=1)
 
     def remasked(
         self, remasking: remaskings.Remasking, tokens_per_step: paces.TokensPerStep | None = None
@@ -407,7 +414,7 @@ class ReMDMCapSampler(_Reworked):
     summary = "ReMDM-cap: ancestral sampling with remasking at a capped probability"
 
     eta: float = param(
-        0.04, help="η, cap of the remasking probability; published: 0.04, or 0.008 with one step per token", ge=0, le=1
+        0.04, help="η, cap on the remasking probability; published: 0.04, or 0.008 with one step per token", ge=0, le=1
     )
 
     @override
@@ -434,7 +441,7 @@ class ReMDMConfSampler(_Reworked):
     """Ancestral sampling that remasks improbable tokens; see `ReMDMConfRemasking` (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_conf"
-    summary = "ReMDM-conf: ancestral sampling that remasks tokens of low confidence more often"
+    summary = "ReMDM-conf: ancestral sampling that remasks low-confidence tokens more often"
 
     eta: float = param(1.0, help="η, fraction of the maximum remasking probability", ge=0, le=1)
 
@@ -445,15 +452,15 @@ class ReMDMConfSampler(_Reworked):
 
 @component
 class ReMDMLoopSampler(_Reworked):
-    """Fills most of a sequence, revises it from `begin` to `end`, fills the rest (Wang et al., arXiv:2503.00307)."""
+    """Sampling that fills most of a sequence, revises it, then fills the rest (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_loop"
     summary = "ReMDM-loop: fills most of a sequence, revises it by remasking, then fills the rest"
 
-    eta: float = param(0.02, help="η, probability of remasking a visible token in a step", ge=0, le=1)
+    eta: float = param(0.02, help="η, probability with which a step remasks a visible token", ge=0, le=1)
     height: float = param(0.9, help="fraction of visible tokens during the revision", gt=0, lt=1)
     begin: float = param(0.55, help="time at which the revision begins; time runs from 1 to 0", gt=0, lt=1)
-    end: float = param(0.05, help="time at which it ends; less than `begin`", gt=0, lt=1)
+    end: float = param(0.05, help="time at which the revision ends; less than `begin`", gt=0, lt=1)
 
     @override
     def parts(self) -> SamplerChoices:
@@ -465,13 +472,17 @@ class ReMDMLoopSampler(_Reworked):
 
 @component
 class P2Sampler(SteppedSampler):
-    """Path planning: samples every mask, keeps the most probable tokens, new or old (Peng et al., arXiv:2502.03540)."""
+    """Path planning, which samples every mask and keeps the most probable tokens (Peng et al., arXiv:2502.03540)."""
 
     name = "p2"
     summary = "P2 (path planning): samples everywhere and keeps the most probable tokens, new or old"
     refs = ("arXiv:2502.03540",)
 
-    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 never remasks them", ge=0)
+    eta: float = param(
+        1.0,
+        help="η, weight of the log-probability of tokens sampled before the step; 0 never remasks these tokens",
+        ge=0,
+    )
 
     @override
     def parts(self) -> SamplerChoices:
@@ -486,10 +497,11 @@ class P2Sampler(SteppedSampler):
 def fitting(
     experiment: Experiment, steps: Sequence[int], rows: Sequence[Row] | None = None
 ) -> tuple[list[Row], dict[str, str]]:
-    """Return the samplers that fit an experiment, the reference with the most steps first, and why others do not fit.
+    """Return the samplers that fit an experiment, the reference first, and the reasons why the others do not fit.
 
-    The candidates are `rows`, or by default all named samplers at each number of `steps`, in ascending order. A sampler
-    that fits only with the experiment's settings is included with these.
+    The reference takes the most steps. The candidates are `rows`, or by default all named samplers at each number of
+    `steps`, in ascending order. A sampler that fits only with the experiment's settings is included with those
+    settings.
     """
     own: Any = experiment.parts["sampler"]
     if rows is None:
@@ -507,7 +519,7 @@ def fitting(
 
 
 def at_steps(name: str, steps: Sequence[int]) -> list[Row]:
-    """Return a sampler at each number of steps, or only the sampler itself if it has no such parameter."""
+    """Return a sampler at each number of steps, or only the sampler itself if its steps cannot be set."""
     zoo = Zoo.load()
     parameters, spec = zoo.describe("sampler", name).parameters, zoo.spec("sampler", name)
     cap = next((key for key in ("steps", "max_steps") if key in parameters), None)

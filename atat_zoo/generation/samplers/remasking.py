@@ -1,4 +1,4 @@
-"""Remasking: which sampled tokens are masked again and resampled."""
+"""Remasking, which chooses the sampled tokens that are masked again and resampled."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 
 class Remasking(SamplerComponent, Protocol):
-    """A component of the kind remasking, called after token sampling in every step but the last.
+    """A component of the kind `remasking`, called after token sampling in every step except the last.
 
-    It needs "confidence" or nothing; if it also needs "rescored", the confidence is that of the latest forward pass.
-    With active remasking, the number of steps must not depend on the sequence, or sampling would not terminate.
+    It may need "confidence"; if it also needs "rescored", the confidence comes from the latest forward pass. If
+    remasking is active, the number of steps must not depend on the sequence, or sampling would not terminate.
     """
 
     @property
     def active(self) -> bool:
-        """Whether it ever masks a token; if not, it is not called and the loop never waits for the device."""
+        """Whether the component ever masks tokens; if not, it is not called and the loop never waits for the device."""
         return True
 
     @property
     def needs_grid(self) -> bool:
-        """Whether it reads `step.rates`, which needs tokens per step with a time grid; false by default."""
+        """Whether the component reads `step.rates`, which needs tokens per step with a time grid; false by default."""
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, the remasked fraction for which tokens per step compensates, a number or [A] on the CPU."""
+        """Return σ, a number or [A] on the CPU: the remasked fraction for which tokens per step compensates."""
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which tokens to remask, bool [A, L]; `fresh` marks new tokens. The loop never masks given tokens."""
+        """Return the tokens to remask, bool [A, L]; `fresh` marks new tokens. The loop never masks given tokens."""
         ...
 
 
 @component
 class NoRemasking(Remasking):
-    """Sampled tokens are final."""
+    """No remasking: sampled tokens are final."""
 
     name = "none"
     summary = "no remasking: sampled tokens are final"
@@ -54,7 +54,7 @@ class NoRemasking(Remasking):
 
 
 def grid(step: Step) -> tuple[float, float]:
-    """Return 1 − α_t and 1 − α_s; `SamplerChoices.incompatibilities` refuses tokens per step without them."""
+    """Return 1 − α_t and 1 − α_s; `SamplerChoices.incompatibilities` refuses a sampler that does not have them."""
     assert step.rates is not None
     return step.rates
 
@@ -66,35 +66,35 @@ def greatest(step: Step) -> float:
 
 
 def by_chance(step: Step, rate: float | Tensor) -> Tensor:
-    """Return random settled tokens, bool [A, L], each with probability `rate`, a number, [A] or [A, L]."""
+    """Return random settled tokens, bool [A, L], each chosen with probability `rate`, a number, [A] or [A, L]."""
     if not isinstance(rate, int | float):
         rate = rate.to(step.open.device, non_blocking=True)
         rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
-    # The key is the kind's earlier name: another one would change what each seed writes.
+    # The key is the kind's earlier name: a different key would change the texts of each seed.
     return (step.uniform("remask") < rate) & settled(step)
 
 
 def settled(step: Step) -> Tensor:
-    """Return the visible tokens that were sampled before this step, bool [A, L]."""
+    """Return a mask of the visible tokens that were sampled before this step, bool [A, L]."""
     drawn = step.free & ~step.open
     return drawn if step.fresh is None else drawn & ~step.fresh
 
 
 @component_base
 class GridRemasking(Remasking):
-    """A remasking on the time grid of tokens per step; by default it masks each settled token with probability σ."""
+    """Remasking on the time grid of tokens per step; by default it masks each settled token with probability σ."""
 
     refs = ("arXiv:2503.00307",)
     needs_grid = True
 
     def __call__(self, step: Step) -> Tensor:
-        """Return random settled tokens, bool [A, L], each with probability σ."""
+        """Return random settled tokens, bool [A, L], each chosen with probability σ."""
         return by_chance(step, step.remask_rate)
 
 
 @component_base
 class SwitchedRemasking(GridRemasking):
-    """A remasking that is active only in an interval of the steps: ReMDM-switch."""
+    """Remasking that is active only in an interval of mask rates (ReMDM-switch)."""
 
     switch_on: float = param(1.0, help="start remasking once the fraction of masked tokens is at most this", ge=0, le=1)
     switch_off: float = param(0.0, help="stop remasking once the fraction of masked tokens is at most this", ge=0, le=1)
@@ -104,62 +104,63 @@ class SwitchedRemasking(GridRemasking):
             raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
 
     def is_on(self, step: Step) -> bool:
-        """Return whether the mask rate at the beginning of a step is in the interval."""
+        """Return whether the mask rate at the beginning of the step is in the interval."""
         return self.switch_off < grid(step)[0] <= self.switch_on
 
 
 @component
 class ReMDMCapRemasking(SwitchedRemasking):
-    """Random remasking of all tokens alike, with a constant cap: σ = min(η, σ_max).
+    """Random remasking of all tokens with the same probability, capped at a constant: σ = min(η, σ_max).
 
-    Every token that was visible before the step is masked with probability σ. The tokens per step `binomial` and
-    `plateau` unmask correspondingly more, so the fraction of masked tokens follows the grid (Wang et al.,
-    arXiv:2503.00307). With an exact denoiser and many steps the joint distribution does not change.
+    Every token that was visible before the step is masked with probability σ. The `tokens_per_step` components
+    `binomial` and `plateau` unmask correspondingly more, so the fraction of masked tokens follows the grid (Wang et
+    al., arXiv:2503.00307). With an exact denoiser and many steps the joint distribution does not change.
     """
 
     name = "remdm_cap"
-    summary = "ReMDM-cap: every visible token, with a capped constant probability"
+    summary = "ReMDM-cap: remasks every visible token with a capped constant probability"
 
     eta: float = param(
         0.04, help="η, maximum remasking probability; published: 0.04, or 0.008 with one step per token", ge=0, le=1
     )
 
     def rate(self, step: Step) -> float:
-        """Return min(η, σ_max), or 0 outside the interval."""
+        """Return min(η, σ_max), and 0 outside the interval."""
         return min(self.eta, greatest(step)) if self.is_on(step) else 0.0
 
 
 @component
 class ReMDMRescaleRemasking(SwitchedRemasking):
-    """Random remasking like `ReMDMCapRemasking`, with a fraction of the maximum probability: σ = η σ_max."""
+    """Random remasking like `ReMDMCapRemasking`, but with a fraction of the maximum probability: σ = η σ_max."""
 
     name = "remdm_rescale"
-    summary = "ReMDM-rescale: every visible token, with a fraction of the maximum probability"
+    summary = "ReMDM-rescale: remasks every visible token with a fraction of the maximum probability"
 
     eta: float = param(0.015, help="η, fraction of σ_max", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
-        """Return η σ_max, or 0 outside the interval."""
+        """Return η σ_max, and 0 outside the interval."""
         return self.eta * greatest(step) if self.is_on(step) else 0.0
 
 
 @component
 class ReMDMConfRemasking(SwitchedRemasking):
-    """Random remasking that prefers tokens of low probability: σ_i = η σ_max · softmax(−ψ)_i.
+    """Random remasking that prefers low-probability tokens: σ_i = η σ_max · softmax(−ψ)_i.
 
-    ψ_i is p_θ of the token when it was sampled. The softmax is over tokens sampled before the step, so each step masks
-    about η σ_max tokens of a sequence of any length. As published, tokens per step does not compensate for them: tokens
-    are unmasked as without remasking, and the last step fills the rest (Wang et al., arXiv:2503.00307).
+    ψ_i is the probability p_θ that the token had when it was sampled. The softmax is over the tokens sampled before the
+    step, so each step masks about η σ_max tokens, whatever the length of the sequence. As published, tokens per step
+    does not compensate for these tokens: as many are unmasked as without remasking, and the last step fills the rest
+    (Wang et al., arXiv:2503.00307).
     """
 
     name = "remdm_conf"
-    summary = "ReMDM-conf: at random, tokens of low confidence more often"
+    summary = "ReMDM-conf: remasks random tokens, those of low confidence more often"
     needs = frozenset({"confidence"})
 
     eta: float = param(1.0, help="η, fraction of σ_max", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return random settled tokens, bool [A, L], each with its own probability."""
+        """Return random settled tokens, bool [A, L], each chosen with its own probability."""
         assert step.confidence is not None
         if not self.is_on(step):
             return step.open.new_zeros(step.open.shape)
@@ -170,43 +171,46 @@ class ReMDMConfRemasking(SwitchedRemasking):
 
 @component
 class ReMDMLoopRemasking(GridRemasking):
-    """Random remasking, σ = min(η, σ_max), while the time grid is constant (Wang et al., arXiv:2503.00307).
+    """Random remasking with σ = min(η, σ_max) while the time grid is constant (Wang et al., arXiv:2503.00307).
 
-    With the tokens per step `plateau`, it fills most of a sequence, revises it for many steps, then fills the rest.
+    With tokens_per_step `plateau`, the sampler fills most of a sequence, revises it for many steps, then fills the
+    rest.
     """
 
     name = "remdm_loop"
-    summary = "ReMDM-loop: every visible token, while the time grid is on its plateau"
+    summary = "ReMDM-loop: remasks every visible token while the time grid is on its plateau"
 
-    eta: float = param(0.02, help="η, probability of remasking a visible token in a step", ge=0, le=1)
+    eta: float = param(0.02, help="η, probability with which a step remasks a visible token", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
-        """Return min(η, σ_max) on the plateau, or 0."""
+        """Return min(η, σ_max) on the plateau, and 0 elsewhere."""
         before, after = grid(step)
         return min(self.eta, greatest(step)) if 0 < before == after < 1 else 0.0
 
 
 @component
 class PlannerRemasking(GridRemasking):
-    """Path planning: masks the tokens of lowest score, new or old, down to the time grid's fraction of visible tokens.
+    """Path planning: the tokens with the lowest scores are masked until the time grid's fraction is visible.
 
-    Self-planning of P2 (Peng et al., arXiv:2502.03540), with tokens_per_step `everything`: the score of a new token is
-    its log-probability when it was sampled, that of an old one η times its log-probability in the same forward pass. A
-    masked model is not trained at visible tokens, so these scores are less reliable. η = 0 never masks an old token; a
-    higher η masks more of them.
+    The tokens may be new or old. This is the self-planning of P2 (Peng et al., arXiv:2502.03540), for tokens_per_step
+    `everything`: the score of a new token is its log-probability when it was sampled; the score of an old token is η
+    times its log-probability in the same forward pass. A masked model is not trained at visible tokens, so the scores
+    of old tokens are less reliable. η = 0 never masks an old token; a higher η masks more of them.
     """
 
     name = "planner"
-    summary = "P2: the tokens with the lowest scores, new or old, down to the time grid's fraction"
+    summary = "P2: remasks the tokens with the lowest scores, new or old, to keep the time grid's fraction visible"
     refs = ("arXiv:2502.03540",)
     needs = frozenset({"confidence", "rescored"})
 
     eta: float = param(
-        1.0, help="η, weight of the log-probability of tokens from before the step; 0 never remasks them", ge=0
+        1.0,
+        help="η, weight of the log-probability of tokens sampled before the step; 0 never remasks these tokens",
+        ge=0,
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the tokens with the lowest scores, bool [A, L]; the time grid's fraction of tokens stays visible."""
+        """Return the tokens with the lowest scores, bool [A, L], so that the time grid's fraction stays visible."""
         import torch
 
         assert step.confidence is not None
@@ -215,7 +219,7 @@ class PlannerRemasking(GridRemasking):
         # Tokens that cannot be masked come first and are not counted.
         drawn = step.free & ~step.open
         order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
-        # Rounding must not turn ⌊0.3 · 10⌋ masked into 2: in float32 it would, of 180 and more.
+        # Rounding must not turn ⌊0.3 · 10⌋ masked tokens into 2; float32 would for sequences of 180 tokens or more.
         masked = (step.total.double() * grid(step)[1] + 1e-9).floor().long().to(order.device, non_blocking=True)
         visible = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - masked)
         first = torch.arange(order.shape[1], device=order.device) < visible.unsqueeze(1)

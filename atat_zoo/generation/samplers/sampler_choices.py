@@ -39,14 +39,14 @@ class SamplerChoices:
         return frozenset().union(*(part.needs for part in self.all))
 
     def needs_all_logits(self, importance_reads: str = "x") -> bool:
-        """Return whether the predictions at all open positions are needed, as by a stopping rule."""
+        """Return whether a component, such as a stopping rule, needs the predictions at all open positions."""
         # Importance that is read from z is known without them.
         free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
         return self.stopping_rule.active or bool(self.needs - free)
 
     @property
     def causal(self) -> bool:
-        """Whether the components fill the leftmost mask, one at a time, and need no other prediction."""
+        """Whether the components fill one mask at a time, always the leftmost, and need no other prediction."""
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.tokens_per_step, OneAtATimeTokensPerStep)
         return alone and not self.remasking.active and not self.needs_all_logits()
 
@@ -58,21 +58,21 @@ class SamplerChoices:
                 yield Problem(
                     "sampler",
                     f"remasking {remasking!r} needs a grid of mask rates, which tokens_per_step {tokens_per_step!r} "
-                    'does not have; set sampler.tokens_per_step.use = "binomial" or "fixed", or choose another '
+                    'does not have; set sampler.tokens_per_step.use = "binomial" or "fixed", or choose a different '
                     "remasking",
                 )
             elif self.tokens_per_step.max_steps_for(1) != self.tokens_per_step.max_steps_for(2**20):
                 yield Problem(
                     "sampler",
                     f"remasking {remasking!r} masks tokens again, so tokens_per_step {tokens_per_step!r} needs a "
-                    "maximum number of steps; set sampler.tokens_per_step.steps, or choose a component with steps",
+                    f"maximum number of steps; set sampler.tokens_per_step.steps, or choose a component with steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
             both = f"the order {self.order.name!r} and the remasking {self.remasking.name!r} need two different "
-            end = "forward passes in the same step; choose another order or another remasking"
+            end = "forward passes in the same step; choose a different order or a different remasking"
             yield Problem("sampler", both + end)
 
     def max_nfe(self, n: int) -> int:
-        """Return the maximum NFE of a row with n open positions."""
+        """Return the maximum NFE for a row with n open positions."""
         most = self.tokens_per_step.max_steps_for(n) if n else 0
         return most if self.remasking.active else min(most, n)  # without remasking each fills at least one position

@@ -1,4 +1,4 @@
-"""The sampler that generates sequences of any length block by block, from left to right."""
+"""A sampler that generates sequences of any length block by block, from left to right."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ class Block(NamedTuple):
 
 
 def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) -> list[Block]:
-    """Return the blocks of a sequence of L tokens, from left to right, each with its window.
+    """Return the blocks of a sequence of L tokens from left to right, each with its window.
 
-    Cached keys and values cannot be moved, so when a window is full, the next one begins with its second half. With
-    `begin` tokens before the sequence, the blocks of a window begin at multiples of the block size.
+    Cached keys and values cannot move, so when a window is full, the next window begins with the second half of the
+    full one. With `begin` tokens before the sequence, the blocks of a window still begin at multiples of the block
+    size.
     """
     blocks: list[Block] = []
     low = start = 0
@@ -62,7 +63,7 @@ class _Window:
     read = 0  # how much of the row it has read
 
     def __init__(self, denoiser: Denoiser, size: int | None, length: int) -> None:
-        """Split L tokens into blocks of a given size; by default the model's block size, or 32."""
+        """Split L tokens into blocks of a given size, by default the model's block size or 32."""
         self.denoiser, own = denoiser, denoiser.block_size
         self.window = denoiser.window or max(length, 1)
         # Beyond its length a model that has learned ends would write them wherever it has learned that they stand.
@@ -75,7 +76,7 @@ class _Window:
         self.blocks = blocks_of(length, size, self.room, self.begin, cached=own is not None)
 
     def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
-        """Return the denoiser of a block, the tokens that it sees, int64 [B, S], and the position of the first in z.
+        """Return a block's denoiser, the tokens that it sees, int64 [B, S], and the position of the first token in z.
 
         A model that reads block by block provides a decoder, which reads each finished block once.
         """
@@ -100,27 +101,26 @@ class _Window:
 
 @component
 class SemiAutoregressiveSampler(FillingSampler):
-    """Blocks from left to right, each filled by another sampler; for sequences of any length.
+    """Blocks from left to right, each filled by an inner sampler; for sequences of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
     caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact and does not count
-    towards the NFE. Any other model sees a window of its training length, which ends with the block or begins with the
-    sequence (Sahoo et al., arXiv:2406.07524, section 4.4). If training sequences had BOS and EOS, so has each window of
-    a longer sequence, without adding them to the result. With cached keys such a window does not slide: when it is
-    full, the next one begins with its second half, which is read again. Importance is that of a draft of the window, or
-    only of the block if keys are cached.
+    towards the NFE. Any other model sees a window of its training length that ends with the block or begins with the
+    sequence (Sahoo et al., arXiv:2406.07524, section 4.4). If training sequences had BOS and EOS, each window of a
+    longer sequence also has them, but the result does not. With cached keys such a window does not slide: when it is
+    full, the next window begins with the second half of the full one, which the model reads again. Importance is
+    estimated for a draft of the window, or of the block only if keys are cached.
     """
 
     name = "semi_autoregressive"
     summary = (
-        "semi-autoregressive: blocks from left to right, each by another sampler; any length, also beyond the"
-        " training length"
+        "semi-autoregressive: blocks from left to right, each filled by an inner sampler; for sequences of any length"
     )
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
     blockwise = True
 
     block_size: int | None = param(None, help="tokens per block; default: the model's block size, or 32", ge=1)
-    steps: int | None = param(None, help="maximum NFE, at least one per block; default: as in `within`", ge=1)
+    steps: int | None = param(None, help="maximum NFE, at least one per block; default: that of `block_sampler`", ge=1)
     block_sampler: Sampler = component_param(
         "sampler", {"use": "ancestral", "steps": 32}, help="sampler within a block"
     )
@@ -133,10 +133,10 @@ class SemiAutoregressiveSampler(FillingSampler):
         """Yield a problem if the inner sampler cannot fill a single block."""
         name = self.block_sampler.name
         if not isinstance(self.block_sampler, CompositeSampler):
-            text = f'{name!r} cannot fill a single block; use = "ancestral", or another composite sampler'
+            text = f'{name!r} cannot fill a single block; set its use to "ancestral", or to a composite sampler'
             yield Problem("sampler.block_sampler", text)
         elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.block_sampler))}:
-            text = f"the block sampler {name!r} has no number of steps; leave sampler.steps out"
+            text = f"the block sampler {name!r} does not have a number of steps; remove sampler.steps"
             yield Problem("sampler.steps", text)
 
     @property
@@ -169,7 +169,7 @@ class SemiAutoregressiveSampler(FillingSampler):
         own = denoiser.block_size
         if own is not None and self.block_size is not None and own % self.block_size:
             wrong = f"sampler.block_size = {self.block_size} does not divide the model's blocks of {own} tokens"
-            raise UserError(f"{wrong}; leave it out")
+            raise UserError(f"{wrong}; remove it, or set a divisor")
         view = _Window(denoiser, self.block_size, tokens.shape[1])
         masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
         z, nfe, most, steps = tokens.clone(), torch.zeros_like(seeds), 0, 0

@@ -1,4 +1,4 @@
-"""Stopping rules: when to fill all remaining masks in one step."""
+"""Stopping rules, which decide when to fill all remaining masks in one step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class StoppingRule(SamplerComponent, Protocol):
-    """A component of the kind stopping_rule, called before token sampling.
+    """A component of the kind `stopping_rule`, called before token sampling.
 
-    It needs "log_probs", "history" or nothing.
+    It may need "log_probs" or "history".
     """
 
     @property
@@ -26,7 +26,7 @@ class StoppingRule(SamplerComponent, Protocol):
         return True
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which rows are finished in this step, bool [A]."""
+        """Return a mask of the rows that this step finishes, bool [A]."""
         ...
 
 
@@ -46,45 +46,45 @@ class StepsStoppingRule(StoppingRule):
 
 @component
 class UncertaintyStoppingRule(StoppingRule):
-    """Fills the rest in the current step when the mean uncertainty over masked positions is below a threshold."""
+    """A rule that fills the rest in the current step when the mean uncertainty at masks is below a threshold."""
 
     name = "uncertainty"
-    summary = "stops when the mean uncertainty over masked positions is below a threshold"
+    summary = "stops when the mean uncertainty of the masked positions is below a threshold"
     refs = ("ATAT",)
     needs = frozenset({"log_probs"})
     deterministic = True
 
     threshold: float = param(
-        0.3, help="mean uncertainty below which the rest is filled in one step; 0 never stops early", ge=0, le=1
+        0.3, help="mean uncertainty below which one step fills the rest; 0 never stops early", ge=0, le=1
     )
     uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which rows are finished, bool [A]."""
+        """Return a mask of the finished rows, bool [A]."""
         return step.mean_open(step.measure(self.uncertainty)) < self.threshold
 
 
 @component
 class ConfidenceHistoryStoppingRule(StoppingRule):
-    """Fills the rest in the current step when the running confidence is above a threshold.
+    """A rule that fills the rest in the current step when the running confidence is above a threshold.
 
     The running confidence is the mean over the last `window` decoding steps of max p_θ at the masks of a sequence. The
-    rule never applies before `window` steps.
+    rule never applies before step `window`.
     """
 
     name = "confidence_history"
-    summary = "stops when the mean confidence over the last decoding steps is above a threshold"
+    summary = "stops when the mean confidence in the last decoding steps is above a threshold"
     refs = ("ATAT",)
     needs = frozenset({"history"})
     deterministic = True
 
     window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
     threshold: float = param(
-        0.9, help="running confidence above which the rest is filled in one step; 1 never stops early", ge=0, le=1
+        0.9, help="running confidence above which one step fills the rest; 1 never stops early", ge=0, le=1
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which rows are finished, bool [A]."""
+        """Return a mask of the finished rows, bool [A]."""
         assert step.history is not None
         if step.history.shape[1] < self.window:
             return step.rows < 0  # none

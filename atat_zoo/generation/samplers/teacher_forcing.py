@@ -1,4 +1,4 @@
-"""Teacher forcing: the policy NLL of a known sequence (docs/explanation/mathematics.md)."""
+"""Teacher forcing, which yields the policy NLL of a known sequence (docs/explanation/mathematics.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atat_zoo.diffusion.decoding_step import Step
 class TeacherForcing:
     """A known sequence, int64 [B, L], that a run fills in, and the policy NLL of each token.
 
-    `nats` is −log of the probability of sampling the token, float64 [B, L], ∞ if impossible, and 0 for given tokens.
+    `nats`, float64 [B, L], is −log of the probability of sampling each token: ∞ if impossible, and 0 if given.
     """
 
     def __init__(self, tokens: Tensor) -> None:
@@ -30,9 +30,9 @@ class TeacherForcing:
         row: Tensor,
         position: Tensor,
     ) -> Tensor:
-        """Return the tokens, int64 [M], at rows of the step and positions, int64 [M], and record their nats.
+        """Return the tokens, int64 [M], at the step's rows and positions, int64 [M], and record their nats.
 
-        `log_prob` is that of the `TokenSampling` for log-probabilities [M, V].
+        `log_prob` is the method of `TokenSampling` for log-probabilities [M, V].
         """
         index = step.rows[row], self.first + position
         tokens = self.tokens[index]
@@ -40,7 +40,7 @@ class TeacherForcing:
         return tokens
 
     def at(self, first: int) -> TeacherForcing:
-        """Return a view, with shared `nats`, for a run on the subsequence that begins at position `first`."""
+        """Return a view that shares `nats`, for a run on the subsequence that begins at position `first`."""
         part = copy.copy(self)
         part.first = first
         return part

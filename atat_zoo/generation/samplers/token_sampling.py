@@ -1,4 +1,4 @@
-"""Token sampling: from log-probabilities to tokens."""
+"""Token sampling, from log-probabilities to tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class TokenSampling(SamplerComponent, Protocol):
-    """A component of the kind token_sampling, which samples tokens from its `distribution`.
+    """A component of the kind `token_sampling`, which samples tokens from its `distribution`.
 
     `distribution` determines both the sampled token and its probability (docs/explanation/mathematics.md).
     """
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature); 0 is greedy.
+        """Return scores [M, V] and a temperature, a number or [M], with p ∝ exp(score / temperature); 0 is greedy.
 
         `log_probs` are the SUBS log-probabilities [M, V] at `rows` of the step, int64 [M]. Zero probabilities stay
         zero.
@@ -31,14 +31,14 @@ class TokenSampling(SamplerComponent, Protocol):
         ...
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return one token per distribution, int64 [M], by keys of (row seed, step, position), int64 [M]."""
+        """Return one token per distribution, int64 [M], sampled with keys of (row seed, step, position), int64 [M]."""
         from atat_zoo.diffusion.categorical import draw
 
         scores, temperature = self.distribution(log_probs, step, rows)
         return draw(scores, keys, temperature)
 
     def log_prob(self, tokens: Tensor, log_probs: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return the log-probability of sampling each token, int64 [M], in nats, float64 [M]."""
+        """Return the log-probability, in nats, of sampling each token, float64 [M], for tokens int64 [M]."""
         from atat_zoo.diffusion.categorical import log_prob
 
         scores, temperature = self.distribution(log_probs, step, rows)
@@ -47,17 +47,17 @@ class TokenSampling(SamplerComponent, Protocol):
 
 @component
 class CategoricalTokenSampling(TokenSampling):
-    """Categorical sampling in float64, by inversion of the cumulative distribution.
+    """Categorical sampling in float64 that inverts the cumulative distribution.
 
-    float32 truncates the tail and thereby lowers the temperature (Zheng et al., arXiv:2409.02908). One float64 uniform
-    per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
+    float32 truncates the tail and thereby lowers the temperature (Zheng et al., arXiv:2409.02908). One uniform float64
+    number per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
     """
 
     name = "categorical"
     summary = "categorical sampling in float64, with a temperature"
     refs = ("arXiv:2409.02908",)
 
-    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
+    temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -66,13 +66,13 @@ class CategoricalTokenSampling(TokenSampling):
 
 @component
 class ConfidenceTemperedTokenSampling(TokenSampling):
-    """Categorical sampling with the temperature unsure + c · (sure − unsure); `categorical` if both are 1.
+    """Categorical sampling with the temperature unsure + c · (sure − unsure), like `categorical` if both are 1.
 
     c is the running confidence of a sequence: the mean over the last `window` decoding steps of max p_θ at its masks.
     """
 
     name = "confidence_tempered"
-    summary = "categorical sampling with a temperature that follows the mean confidence of the last decoding steps"
+    summary = "categorical sampling with a temperature that depends on the mean confidence in the last decoding steps"
     refs = ("ATAT",)
     needs = frozenset({"history"})
 
@@ -91,14 +91,14 @@ class ConfidenceTemperedTokenSampling(TokenSampling):
 
 @component
 class TopKTokenSampling(TokenSampling):
-    """Top-k sampling: from the k most probable tokens, renormalised (Fan et al., arXiv:1805.04833)."""
+    """Top-k sampling from the k most probable tokens, renormalised (Fan et al., arXiv:1805.04833)."""
 
     name = "top_k"
     summary = "top-k sampling, with a temperature"
     refs = ("arXiv:1805.04833",)
 
-    k: int = param(50, help="k, number of most probable tokens", ge=1)
-    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
+    k: int = param(50, help="k, the number of most probable tokens to sample from", ge=1)
+    temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -109,7 +109,7 @@ class TopKTokenSampling(TokenSampling):
 
 @component
 class NucleusTokenSampling(TokenSampling):
-    """Nucleus sampling: from the smallest set of tokens with total probability p (Holtzman et al., arXiv:1904.09751).
+    """Nucleus sampling from the smallest set of tokens with total probability p (Holtzman et al., arXiv:1904.09751).
 
     The temperature is applied first.
     """
@@ -119,7 +119,7 @@ class NucleusTokenSampling(TokenSampling):
     refs = ("arXiv:1904.09751",)
 
     top_p: float = param(0.9, help="p, total probability of the nucleus; 1 excludes no token", gt=0, le=1)
-    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
+    temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -132,7 +132,7 @@ class NucleusTokenSampling(TokenSampling):
 
 @component
 class MinPTokenSampling(TokenSampling):
-    """Min-p sampling: from the tokens with at least p times the highest probability (Nguyen et al., arXiv:2407.01082).
+    """Min-p sampling from the tokens with at least p times the highest probability (Nguyen et al., arXiv:2407.01082).
 
     The temperature is applied first.
     """
@@ -141,8 +141,8 @@ class MinPTokenSampling(TokenSampling):
     summary = "min-p sampling: tokens with at least p times the highest probability, with a temperature"
     refs = ("arXiv:2407.01082",)
 
-    p: float = param(0.1, help="p, minimum probability relative to that of the most probable token", gt=0, le=1)
-    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
+    p: float = param(0.1, help="p, minimum probability of a token relative to the most probable token", gt=0, le=1)
+    temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -152,14 +152,14 @@ class MinPTokenSampling(TokenSampling):
 
 @component
 class GreedyLastTokenSampling(TokenSampling):
-    """Greedy in the last decoding step and another token sampling before: the noise-removal step of MDLM."""
+    """Greedy sampling in the last decoding step (MDLM's noise-removal step), and `token_sampling` before."""
 
     name = "greedy_last"
-    summary = "greedy in the last decoding step, another token sampling before"
+    summary = "greedy sampling in the last decoding step, and a different token sampling in all others"
     refs = ("arXiv:2406.07524",)
 
     token_sampling: TokenSampling = component_param(
-        "token_sampling", "categorical", help="token sampling in all other steps"
+        "token_sampling", "categorical", help="token sampling in all steps except the last"
     )
 
     @property

@@ -1,4 +1,4 @@
-"""Tokens per step: how many positions each decoding step unmasks, and the maximum number of steps.
+"""Tokens per step, which sets how many positions each decoding step unmasks and the maximum number of steps.
 
 The loop fills all masks in the last allowed step, so no component needs a final step of its own.
 """
@@ -28,37 +28,38 @@ _CHUNK = 1 << 24  # probabilities that `KLStableTokensPerStep` compares at once
 
 
 class TokensPerStep(SamplerComponent, Protocol):
-    """A component of the kind tokens_per_step.
+    """A component of the kind `tokens_per_step`.
 
-    Without `needs` it decides on the CPU before the forward pass, and rows that unmask nothing skip it. One that needs
-    "log_probs" or "history" decides after the forward pass and can read `step.ranking`.
+    A component without `needs` decides on the CPU before the forward pass, and rows that unmask nothing skip the
+    forward pass. A component that needs "log_probs" or "history" decides after the forward pass and can read
+    `step.ranking`.
     """
 
     def max_steps_for(self, n: int) -> int:
-        """Return the maximum number of steps for a row with n ≥ 1 open positions; at least 1, nondecreasing in n."""
+        """Return the maximum number of steps for a row with n ≥ 1 open positions, at least 1 and nondecreasing in n."""
         ...
 
     def rates(self, number: int) -> tuple[float, float] | None:
-        """Return the expected fraction of masked tokens before and after step `number`; None without a time grid."""
+        """Return the expected fraction of masked tokens before and after step `number`, or None without a time grid."""
         return None
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty, or which, bool [A, L].
+        """Return the number of positions to unmask, int64 [A], on the CPU if `needs` is empty, or a mask, bool [A, L].
 
-        A component with `needs` must unmask at least one per row.
+        A component with `needs` must unmask at least one position per row.
         """
         ...
 
     def times(self, step: Step) -> Tensor | None:
-        """Return t, float32 [A] in (0, 1], or None, the default, for that of the fraction of masked tokens."""
+        """Return t, float32 [A] in (0, 1], or None (the default) to use the fraction of masked tokens."""
         return None
 
 
 @component_base
 class SteppedTokensPerStep(TokensPerStep):
-    """Tokens per step with a fixed number of steps; the default time grid is even."""
+    """Tokens per step for a fixed number of steps; the default time grid is even."""
 
-    steps: int = param(64, help="T, number of decoding steps", ge=1)
+    steps: int = param(64, help="T, the number of decoding steps", ge=1)
 
     def max_steps_for(self, n: int) -> int:
         """Return T."""
@@ -71,25 +72,25 @@ class SteppedTokensPerStep(TokensPerStep):
 
 @component_base
 class CappedTokensPerStep(TokensPerStep):
-    """Tokens per step with one position per step, or several positions in fewer steps."""
+    """Tokens per step for one step per position, or for at most `steps` steps of several positions."""
 
     needs = frozenset({"log_probs"})
 
     steps: int | None = param(
         None,
-        help="maximum number of decoding steps, which sets the minimum number of tokens per step; default: one per"
-        " token",
+        help="maximum number of decoding steps, which determines the minimum number of tokens per step; default: one "
+        "step per token",
         ge=1,
     )
 
     def max_steps_for(self, n: int) -> int:
-        """Return `steps`, or n without it."""
+        """Return `steps`, or n if `steps` is not set."""
         return n if self.steps is None else self.steps
 
 
 @component_base
 class ByChanceTokensPerStep(SteppedTokensPerStep):
-    """The base of random tokens per step: each masked token is unmasked with a probability from the time grid."""
+    """The base class for random numbers of tokens: the time grid sets the probability of unmasking each token."""
 
     def num_to_unmask(self, step: Step) -> Tensor:
         """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the
@@ -107,24 +108,24 @@ class ByChanceTokensPerStep(SteppedTokensPerStep):
             chance = chance.unsqueeze(-1)
         # One uniform per masked token: the count is exact and does not depend on the length of other rows.
         most = int(step.remaining.max())
-        # The key is the kind's earlier name: another one would change what each seed writes.
+        # The key is the kind's earlier name: a different key would change the texts of each seed.
         u = uniform(step.host_keys("pace"), most, torch.float64)
         return ((u < chance) & (torch.arange(most) < step.remaining.unsqueeze(-1))).sum(-1)
 
 
 @component
 class BinomialTokensPerStep(ByChanceTokensPerStep):
-    """Unmasks each masked token at random on a time grid, as in ancestral sampling.
+    """A random number of tokens per step on a time grid, as in ancestral sampling.
 
     A token that is masked at t = 1 − k/T is unmasked until s = t − 1/T with probability
     (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remasking rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0
     Wang
-    et al., arXiv:2503.00307). Only the number is sampled here; with the order `random`, tokens are unmasked
+    et al., arXiv:2503.00307). Only the number of tokens is sampled here; with the order `random`, tokens are unmasked
     independently.
     """
 
     name = "binomial"
-    summary = "random number per step on a time grid, as in ancestral sampling"
+    summary = "random number of tokens per step on a time grid, as in ancestral sampling"
     refs = ("arXiv:2406.07524", "arXiv:2503.00307")
 
     noise: Noise = component_param("noise", "linear", help="noise schedule of the time grid")
@@ -148,7 +149,7 @@ class FixedTokensPerStep(SteppedTokensPerStep):
     deterministic = True
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return the number that brings each row to its fraction, int64 [A] on the CPU."""
+        """Return the number of positions that brings each row to its fraction, int64 [A] on the CPU."""
         left: Tensor = step.total - step.total * (step.number + 1) // self.steps
         return step.remaining - left
 
@@ -166,7 +167,7 @@ class OneAtATimeTokensPerStep(TokensPerStep):
         return n
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return 1, or 0 for rows that are done, int64 [A] on the CPU."""
+        """Return 1, or 0 for finished rows, int64 [A] on the CPU."""
         return quota(step, None)
 
 
@@ -174,8 +175,8 @@ class OneAtATimeTokensPerStep(TokensPerStep):
 class CosineTokensPerStep(SteppedTokensPerStep):
     """MaskGIT's cosine schedule: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n positions are still masked.
 
-    Few positions at first, many at the end, and at least one per step (Chang et al., arXiv:2202.04200). This is the
-    deterministic form of `binomial` with the noise schedule `cosine`.
+    The schedule unmasks few positions at first, many at the end, and at least one per step (Chang et al.,
+    arXiv:2202.04200). This is the deterministic form of `binomial` with the noise schedule `cosine`.
     """
 
     name = "cosine"
@@ -190,26 +191,26 @@ class CosineTokensPerStep(SteppedTokensPerStep):
         return before, after if number + 1 < self.steps else 0.0
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return the number that brings each row to its fraction, int64 [A] on the CPU."""
+        """Return the number of positions that brings each row to its fraction, int64 [A] on the CPU."""
         left: Tensor = (step.total * self.rates(step.number)[1]).floor().long()
         return (step.remaining - left).clamp(min=1)
 
 
 @component
 class PlateauTokensPerStep(ByChanceTokensPerStep):
-    """`binomial` on a time grid with a plateau, during which a remasking revises the sequence.
+    """The component `binomial` on a time grid with a plateau, during which remasking revises the sequence.
 
     The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
     `begin`, is constant until `end`, and then rises to 1.
     """
 
     name = "plateau"
-    summary = "time grid with a plateau, during which a remasking revises the sequence, as in ReMDM-loop"
+    summary = "time grid with a plateau, during which remasking revises the sequence, as in ReMDM-loop"
     refs = ("arXiv:2503.00307",)
 
     height: float = param(0.9, help="α on the plateau: the fraction of visible tokens", gt=0, lt=1)
     begin: float = param(0.55, help="time at which the plateau begins; time runs from 1 to 0", gt=0, lt=1)
-    end: float = param(0.05, help="time at which it ends; less than `begin`", gt=0, lt=1)
+    end: float = param(0.05, help="time at which the plateau ends; less than `begin`", gt=0, lt=1)
 
     def __attrs_post_init__(self) -> None:
         if self.end >= self.begin:
@@ -229,31 +230,31 @@ class PlateauTokensPerStep(ByChanceTokensPerStep):
 
 @component
 class FirstHittingTokensPerStep(CappedTokensPerStep):
-    """One position per step, at the time at which the reverse process unmasks the next one.
+    """One position per step, at the time at which the reverse process unmasks the next position.
 
-    With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
-    arXiv:2409.02908): ancestral sampling with infinitely many steps, in n forward passes, with the order `random`. r
-    starts as the fraction of masked tokens, which includes masks that this run does not fill. A time-conditioned
+    With k positions masked at a mask rate r, the next position is unmasked at r' = r · u^{1/k} with u uniform (Zheng et
+    al., arXiv:2409.02908): ancestral sampling with infinitely many steps, in n forward passes, with the order `random`.
+    r starts as the fraction of masked tokens, which includes masks that this run does not fill. A time-conditioned
     denoiser gets the time at which the noise schedule has the rate r. With `steps`, several positions share the first
     of their times.
     """
 
     name = "first_hitting"
-    summary = "first-hitting sampler: one token at each unmasking time; exact, with one step per token"
+    summary = "first-hitting sampler: one token at each unmasking time; exact with one step per token"
     refs = ("arXiv:2409.02908",)
     needs = frozenset[str]()
 
-    noise: Noise = component_param("noise", "linear", help="the model's noise schedule, for a time-conditioned model")
+    noise: Noise = component_param("noise", "linear", help="noise schedule of the model, for a time-conditioned model")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the model is time-conditioned with another noise schedule."""
+        """Yield a problem if the model is time-conditioned with a different noise schedule."""
         own = experiment.parts["noise"]
         if experiment.parts["backbone"].reads_time and own != self.noise:
             yield Problem(
                 "sampler",
-                f"tokens_per_step 'first_hitting' has the noise {self.noise.name!r}, but the model was trained with "
-                f"{own.name!r}; set sampler.tokens_per_step.noise to the [noise] of the experiment",
+                f"tokens_per_step 'first_hitting' has the noise schedule {self.noise.name!r}, but the model was "
+                f"trained with {own.name!r}; set sampler.tokens_per_step.noise to the [noise] of the experiment",
             )
 
     def num_to_unmask(self, step: Step) -> Tensor:
@@ -261,7 +262,7 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
         return quota(step, self.steps)
 
     def times(self, step: Step) -> Tensor:
-        """Return the time at rate r', float32 [A], and store the rate at the step's last position."""
+        """Return the time at the rate r', float32 [A], and store the rate at the step's last position."""
         import torch
 
         from atat_zoo.diffusion.randomness import uniform
@@ -286,14 +287,14 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
 
 @component
 class EverythingTokensPerStep(SteppedTokensPerStep):
-    """All masked positions in every step, for a remasking that masks most of them again.
+    """All masked positions in every step, for remasking that masks most of them again.
 
     With `planner` this is path planning (Peng et al., arXiv:2502.03540); with `none`, every token is sampled from its
     own marginal in one step.
     """
 
     name = "everything"
-    summary = "all masked positions in every step, for a remasking that masks most of them again"
+    summary = "all masked positions in every step, for remasking that masks most of them again"
     refs = ("arXiv:2502.03540",)
     deterministic = True
 
@@ -304,7 +305,7 @@ class EverythingTokensPerStep(SteppedTokensPerStep):
 
 @component
 class PositionSetTokensPerStep(Strided, TokensPerStep):
-    """Step k fills the positions j with (j + o) mod s = k; use it with the order `strided`."""
+    """Tokens per step for the order `strided`: step k fills the positions j with (j + o) mod s = k."""
 
     name = "position_set"
     summary = "one residue class of the order `strided` per step"
@@ -321,13 +322,13 @@ class PositionSetTokensPerStep(Strided, TokensPerStep):
 
 @component_base
 class BoundedTokensPerStep(TokensPerStep):
-    """Tokens per step between two numbers of steps, by an uncertainty metric."""
+    """Tokens per step from an uncertainty metric, for at least `min_steps` and at most `max_steps` steps."""
 
     needs = frozenset({"log_probs"})
     deterministic = True
 
-    min_steps: int = param(10, help="decoding steps if the mean uncertainty is 0", ge=1)
-    max_steps: int = param(100, help="decoding steps if the mean uncertainty is 1; at least min_steps", ge=1)
+    min_steps: int = param(10, help="number of decoding steps if the mean uncertainty is 0", ge=1)
+    max_steps: int = param(100, help="number of decoding steps if the mean uncertainty is 1; at least min_steps", ge=1)
     uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
 
     def __attrs_post_init__(self) -> None:
@@ -341,7 +342,7 @@ class BoundedTokensPerStep(TokensPerStep):
 
 @component
 class AdaptiveTokensPerStep(BoundedTokensPerStep):
-    """Unmasks ⌈n/S⌉ of a sequence's n positions per step, fewer while the model is uncertain.
+    """Tokens per step that decrease while the model is uncertain: ⌈n/S⌉ of a sequence's n positions.
 
     S = min_steps + u · (max_steps − min_steps), where u is the mean uncertainty over the masked positions.
     """
@@ -360,18 +361,18 @@ class AdaptiveTokensPerStep(BoundedTokensPerStep):
 
 @component
 class ExtendedTokensPerStep(BoundedTokensPerStep):
-    """Plans `min_steps` decoding steps and adds more while the model is uncertain.
+    """A plan of `min_steps` decoding steps, extended while the model is uncertain.
 
     Whenever the mean uncertainty over the masked positions is above the threshold, the plan S grows by `added`, up to
     `max_steps`. After k steps, ⌈remaining/(S − k)⌉ positions are unmasked.
     """
 
     name = "extended"
-    summary = "min_steps, extended whenever the mean uncertainty is high, up to max_steps"
+    summary = "min_steps decoding steps, extended up to max_steps whenever the mean uncertainty is high"
     refs = ("ATAT",)
 
-    added_steps: int = param(10, help="steps added by each uncertain step", ge=0)
-    threshold: float = param(0.3, help="mean uncertainty above which steps are added", ge=0, le=1)
+    added_steps: int = param(10, help="number of decoding steps that each uncertain step adds", ge=0)
+    threshold: float = param(0.3, help="mean uncertainty above which decoding steps are added", ge=0, le=1)
 
     def num_to_unmask(self, step: Step) -> Tensor:
         """Return ⌈remaining/(S − k)⌉, int64 [A]."""
@@ -383,27 +384,28 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
         unsure = step.mean_open(step.measure(self.uncertainty)) > self.threshold
         now = (planned[step.rows] + self.added_steps * unsure).clamp(max=self.max_steps)
         planned[step.rows] = now
-        # Rows to which remasking gave something back may be behind their plan.
+        # Rows in which tokens were remasked may be behind their plan.
         left = (now - step.number).clamp(min=1)
         return -(-step.remaining.to(left.device, non_blocking=True) // left)
 
 
 @component
 class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
-    """All positions whose most probable token exceeds a threshold, or else the first position of the order.
+    """All positions at which max p_θ exceeds a threshold, or otherwise the first position of the order.
 
-    Fast-dLLM (Wu et al., arXiv:2505.22618) uses it with the order most certain first, in blocks, with a cache.
+    Fast-dLLM (Wu et al., arXiv:2505.22618) uses this component with the order `uncertainty`, most certain first, with
+    blocks and a cache.
     """
 
     name = "confidence_threshold"
-    summary = "all positions above a confidence threshold, at least one"
+    summary = "all positions above a confidence threshold, at least one per step"
     refs = ("arXiv:2505.22618",)
     deterministic = True
 
-    threshold: float = param(0.9, help="threshold of max p_θ; 1 fills one position per step", ge=0, le=1)
+    threshold: float = param(0.9, help="threshold on max p_θ; 1 fills one position per step", ge=0, le=1)
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return which positions are filled, bool [A, L]."""
+        """Return a mask of the positions to fill, bool [A, L]."""
         sure = step.spread(step.distributions().amax(-1).exp()) > self.threshold
         return topped_up(step, sure, self.steps)
 
@@ -412,8 +414,8 @@ class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
 class EntropyBoundedTokensPerStep(CappedTokensPerStep):
     """The longest prefix of the order with Σ H − max H ≤ γ nats; always at least one position.
 
-    The joint entropy of these positions is at least max H, and sampling them independently has the entropy Σ H, so γ
-    bounds the lost mutual information (Ben-Hamu et al., arXiv:2505.24857, with the order most certain first).
+    The joint entropy of these positions is at least max H, and independent samples have the entropy Σ H, so γ bounds
+    the lost mutual information (Ben-Hamu et al., arXiv:2505.24857, with the order `uncertainty`, most certain first).
     """
 
     name = "entropy_bounded"
@@ -421,10 +423,10 @@ class EntropyBoundedTokensPerStep(CappedTokensPerStep):
     refs = ("arXiv:2505.24857",)
     deterministic = True
 
-    gamma: float = param(0.1, help="γ, entropy bound in nats; 0 fills one uncertain position per step", ge=0)
+    gamma: float = param(0.1, help="γ, the entropy bound in nats; 0 fills one uncertain position per step", ge=0)
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return how many positions are filled, int64 [A]."""
+        """Return the number of positions to fill, int64 [A]."""
         assert step.ranking is not None
         log_probs = step.distributions()
         # Half the time of `torch.special.entr`, which computes the logarithm again; a probability of 0 adds 0 · 1e4.
@@ -437,32 +439,36 @@ class EntropyBoundedTokensPerStep(CappedTokensPerStep):
 
 @component
 class KLStableTokensPerStep(CappedTokensPerStep):
-    """All positions with a confident and stable prediction, or else the first position of the order.
+    """All positions with a confident and stable prediction, or otherwise the first position of the order.
 
     A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H decoding steps. KLASS (Kim et
-    al., arXiv:2511.05664) uses the order most certain first, and 0.6 and 0.015 for LLaDA on GSM8K. Only the last
-    predictions at open positions are stored, float32 [N, V].
+    al., arXiv:2511.05664) uses the order `uncertainty`, most certain first, and the thresholds 0.6 and 0.015 for LLaDA
+    on GSM8K. The component stores only the last predictions at open positions, float32 [N, V].
     """
 
     name = "kl_stable"
-    summary = "all positions whose prediction is confident and stable, at least one, as in KLASS"
+    summary = "all positions whose prediction is confident and stable, at least one per step, as in KLASS"
     refs = ("arXiv:2511.05664",)
     deterministic = True
 
-    confidence_threshold: float = param(0.9, help="threshold of max p_θ for a confident prediction", ge=0, le=1)
-    kl_threshold: float = param(
-        0.01, help="threshold in nats of the KL divergence from the previous prediction, for a stable one", gt=0
+    confidence_threshold: float = param(
+        0.9, help="threshold on max p_θ above which a prediction is confident", ge=0, le=1
     )
-    history_length: int = param(2, help="H, consecutive decoding steps for which it must be stable", ge=1)
+    kl_threshold: float = param(
+        0.01,
+        help="threshold in nats on the KL divergence from the previous prediction, below which a prediction is stable",
+        gt=0,
+    )
+    history_length: int = param(2, help="H, consecutive decoding steps for which a prediction must be stable", ge=1)
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return which positions are filled, bool [A, L]."""
+        """Return a mask of the positions to fill, bool [A, L]."""
         log_probs = step.distributions()
         sure = step.spread(log_probs.amax(-1).exp()) > self.confidence_threshold
         return topped_up(step, sure & (self._unchanged(step, log_probs.float()) >= self.history_length), self.steps)
 
     def _unchanged(self, step: Step, now: Tensor) -> Tensor:
-        """Return for how many consecutive steps each position has been stable, int64 [A, L]."""
+        """Return the number of consecutive steps for which each position has been stable, int64 [A, L]."""
         import torch
 
         memory, device = step.memory, step.tokens.device
@@ -496,7 +502,7 @@ class KLStableTokensPerStep(CappedTokensPerStep):
 
 
 def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
-    """Return `taken`, bool [A, L], extended to the quota by the next positions of the order."""
+    """Return `taken`, bool [A, L], extended to the quota with the next positions of the order."""
     import torch
 
     assert step.ranking is not None
@@ -509,7 +515,7 @@ def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
 
 
 def quota(step: Step, steps: int | None) -> Tensor:
-    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU, which suffices to finish within `steps`."""
+    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU, which is enough to finish within `steps`."""
     if steps is None:
         return step.remaining.clamp(max=1)
     return -(-step.remaining // max(steps - step.number, 1))

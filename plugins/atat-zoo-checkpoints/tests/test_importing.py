@@ -88,7 +88,7 @@ def test_an_imported_run_is_evaluated_on_text_that_is_named(model, tmp_path):
 def test_an_objective_of_the_user_takes_what_it_does_not_use_away(model, tmp_path):
     asked = ["objective=autoregressive", "sampler.use=left_to_right"]
     assert import_model(str(model), tmp_path / "run", asked).experiment.parts["objective"].name == "autoregressive"
-    with pytest.raises(UserError, match="noise: objective 'autoregressive' does not use a noise"):
+    with pytest.raises(UserError, match="noise: objective 'autoregressive' does not use the kind noise"):
         import_model(str(model), tmp_path / "other", [*asked, "noise.use=linear"])
 
 

@@ -244,4 +244,4 @@ def test_a_model_that_reads_from_left_to_right_says_what_it_cannot_do():
         ]
         answer = client.post("/v1/infill", json={"text": "a[MASK:2]b[MASK:2-3]c"})
         assert answer.status_code == 400
-        assert "reads from left to right; state the length, as in [MASK:3]" in answer.json()["error"]["message"]
+        assert "reads from left to right; fix the length, as in [MASK:3]" in answer.json()["error"]["message"]

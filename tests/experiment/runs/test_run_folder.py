@@ -47,7 +47,7 @@ def steps(folder):
 
 def test_what_is_no_run_is_a_sentence(folder, tmp_path):
     nothing = RunFolder(tmp_path / "nothing")
-    with pytest.raises(UserError, match=r"nothing is not a run folder: resolved\.toml is missing; name a folder"):
+    with pytest.raises(UserError, match=r"nothing is not a run folder: resolved\.toml is missing; pass a folder"):
         nothing.table()
     assert not nothing.in_use
     assert not nothing.path.exists()  # naming and asking make nothing
@@ -349,9 +349,8 @@ def test_what_a_run_would_clear_and_is_no_runs_is_refused_and_kept(name, tmp_pat
     path.write_text("years of work")
     (tmp_path / "notes.md").write_text("which no run replaces")
     for _ in range(2):  # the first attempt leaves no lock, which would make it a run's
-        words = (
-            rf"is not a run folder, but has files that a run would overwrite \({name.split('/')[0]}\); move them away"
-        )
+        there = "is not a run folder, but contains files that a run would overwrite"
+        words = rf"{there} \({name.split('/')[0]}\); move them away"
         with pytest.raises(UserError, match=words), RunFolder(tmp_path).lock():
             pass
         assert path.read_text() == "years of work"
@@ -421,7 +420,7 @@ def test_a_damaged_line_is_a_sentence_and_no_hindrance(folder, line):
     assert folder.cut_metrics(100) == ""
     assert folder.read_metrics() == whole
     folder.metrics.write_bytes(first + line + b"\n" + line + b"\n")
-    assert "metrics.jsonl: 2 lines from line 2 on are damaged;" in folder.cut_metrics(0)
+    assert "metrics.jsonl: 2 lines, the first of them line 2, are damaged;" in folder.cut_metrics(0)
     assert folder.read_metrics() == []
 
 
@@ -504,7 +503,7 @@ def test_models_are_found_by_step(begun):
     final = put_model(begun, 12, begun.model)
     assert begun.newest() == 12
     assert (begun.model_at(), begun.model_at(5), begun.model_at(10), begun.model_at(12)) == (final, five, ten, final)
-    with pytest.raises(UserError, match=r"--step 7: .* has no model of this step; choose one of its steps: 5, 10, 12$"):
+    with pytest.raises(UserError, match=r"--step 7: .* has no model for this step; choose one of the steps 5, 10, 12$"):
         begun.model_at(7)
     shutil.rmtree(begun.checkpoints)
     (final / "model.json").write_text("{")
@@ -545,16 +544,16 @@ def test_later_checkpoints_are_deleted_and_no_other_file(folder):
 
 
 def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):
-    with pytest.raises(UserError, match=r"no final model yet; finish its training with `atat train --resume \S+`$"):
+    with pytest.raises(UserError, match=r"no final model yet; finish training it with `atat train --resume \S+`$"):
         begun.model_at()
     (put_model(begun, 4) / "model.json").unlink()  # half a model is none
     with pytest.raises(
-        UserError, match=r"--step 4: .* has no model of this step; it has no checkpoint yet; omit --step"
+        UserError, match=r"--step 4: .* has no model for this step; it has no checkpoint yet; omit --step"
     ):
         begun.model_at(4)
     put_model(begun, 5)
     with pytest.raises(
-        UserError, match=r"--resume \S+`, or choose a checkpoint with --step, such as newest \(available: 5\)$"
+        UserError, match=r"--resume \S+`, or choose a checkpoint, as in --step newest \(available: 5\)$"
     ):
         begun.model_at()
 
@@ -567,7 +566,7 @@ def test_a_model_of_another_run_is_refused(begun):
         put_model(begun, step, noise=kind, train={"steps": 6}, sampler={"steps": 8})
     assert begun.model_at(3) == begun.checkpoint_model(3)
     put_model(begun, 9, begun.model, noise=other)
-    there = r"belongs to another experiment: noise\.use is 'cosine' there, but 'linear' in .*resolved\.toml; copy"
+    there = r"belongs to a different experiment: noise\.use is 'cosine' there, but 'linear' in .*resolved\.toml; copy"
     for step in (None, 6, 9):
         with pytest.raises(UserError, match=there):
             begun.model_at(step)

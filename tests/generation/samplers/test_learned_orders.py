@@ -63,14 +63,15 @@ def test_in_a_part_of_the_text_the_weights_are_those_of_the_part():
 
 def test_a_model_and_an_experiment_without_weights_are_refused():
     joint = toy()
-    with pytest.raises(UserError, match=r'this model has none; train it with objective\.use = "adaptive"'):
+    with pytest.raises(UserError, match=r'which this model does not have; train it with objective\.use = "adaptive"'):
         LearnedOrderSampler().sample(joint.denoiser, *masks(joint, 2))
     with pytest.raises(RuntimeError, match="order weights"):
         LearnedOrder()(example_step(frozenset()))
     order = {"use": "blockwise", "inner": "learned"}  # also of an order within another
     table = {"name": "wrong", "objective": {"use": "mdlm"}, "sampler": {"use": "combination", "order": order}}
     with pytest.raises(
-        UserError, match=r"sampler: the decoding order 'learned' needs reverse weights, and objective 'mdlm'"
+        UserError,
+        match=r"sampler: the decoding order 'learned' needs reverse weights, which objective 'mdlm' does not learn",
     ):
         from_table(table, where="here")
 

@@ -195,7 +195,7 @@ def test_a_remask_without_a_grid_still_needs_an_end():
         ({"use": "uncertainty_guided", "max_steps": 5}, "^sampler: max_steps must be at least min_steps, 10, not 5$"),
         ({"use": "remdm_loop", "begin": 0.2, "end": 0.4}, "^sampler: end must be less than begin, 0.2, not 0.4; time"),
         # A model that does not score visible tokens.
-        ({"use": "p2"}, "choose another sampler, such as remdm_conf$"),
+        ({"use": "p2"}, "choose a different sampler, such as remdm_conf$"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(table, words):
@@ -222,9 +222,8 @@ def test_steps_without_number_are_said_before_they_are_taken():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # few are not said
         sample(AncestralSampler(steps=1000), z)
-    asked = (
-        "^the sampler uses 1,000,000,000 steps to fill 4 masked tokens, which takes long; lower the sampler's steps$"
-    )
+    steps = "the sampler uses 1,000,000,000 steps to fill 4 masked tokens"
+    asked = f"^{steps}, which takes a long time; lower the sampler's steps$"
     every = assemble(tokens_per_step=EverythingTokensPerStep(steps=10**9))
     with pytest.warns(Note, match=asked), pytest.raises(Done):
         sample(every, z, observe=stop)

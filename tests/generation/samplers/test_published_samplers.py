@@ -238,7 +238,9 @@ def test_a_model_of_one_order_is_written_as_its_experiment_says():
 @pytest.mark.parametrize("sampler", [MaskGITSampler(), P2Sampler()])
 def test_what_no_policy_bound_covers_scores_no_text(sampler):
     z = torch.full((1, 3), 9)
-    with pytest.raises(UserError, match=r"the policy bound does not cover this sampler: .*; choose another"):
+    with pytest.raises(
+        UserError, match=r"the policy bound does not cover this sampler: .*; choose a different sampler"
+    ):
         sampler.score_text(Hashed(9), z, torch.zeros(1, dtype=torch.int64), TeacherForcing(z))
 
 

@@ -278,7 +278,7 @@ def test_a_model_is_told_the_time_at_which_as_much_is_masked(noise):
 
 def test_a_model_with_another_noise_is_refused():
     table = {"name": "x", "backbone": {"use": "dit", "time_conditioning": True}, "noise": "cosine"}
-    with pytest.raises(UserError, match="the noise 'linear', but the model was trained with 'cosine'"):
+    with pytest.raises(UserError, match="the noise schedule 'linear', but the model was trained with 'cosine'"):
         from_table(table | {"sampler": "first_hitting"})
     from_table(table | {"sampler": {"use": "first_hitting", "noise": "cosine"}})
 

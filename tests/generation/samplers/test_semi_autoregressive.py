@@ -147,7 +147,9 @@ def test_blocks_that_do_not_fit_the_model_are_refused():
         SemiAutoregressiveSampler(block_size=2).sample(built.denoiser(), z, torch.arange(1))
     with pytest.raises(UserError, match=r"sampler.block_sampler: 'semi_autoregressive' cannot fill a single block"):
         SemiAutoregressiveSampler(block_sampler="semi_autoregressive").sample(Hashed(V), z, torch.arange(1))
-    with pytest.raises(UserError, match=r"sampler.steps: the block sampler 'left_to_right' has no number of steps"):
+    with pytest.raises(
+        UserError, match=r"sampler.steps: the block sampler 'left_to_right' does not have a number of steps"
+    ):
         SemiAutoregressiveSampler(block_sampler="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1))
 
 
