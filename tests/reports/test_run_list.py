@@ -55,7 +55,7 @@ def test_the_bound_is_the_last_that_the_training_recorded(tmp_path):
     for damaged in ({"step": None}, {"bounds": 5}, {"bounds": {"nelbo": {"value": "x"}}}):
         write_evaluation(run, 2.0, **damaged)
     (run.evaluations / "torn.json").write_text('{"step": 40')
-    with pytest.warns(OmissionNote, match=r"torn\.json cannot be read: .*; it is ignored; evaluate again"):
+    with pytest.warns(OmissionNote, match=r"torn\.json cannot be read: .*, so it is ignored; evaluate again"):
         bound = glance(run.path, "run").bound
     assert bound == RecordedBound(quantity=PERPLEXITY, value=60.0, stderr=1.2, step=30)
 

@@ -1,4 +1,4 @@
-"""Backbones and objectives of published models, which `atat import` loads."""
+"""Backbones and objectives for published models, which `atat import` loads."""
 
 from atat_zoo.registry import hookimpl
 
@@ -7,7 +7,7 @@ CONTRACT = 2
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the backbones of this package."""
+    """Return the backbones in this package."""
     from atat_zoo_checkpoints.ddit import DDiTBackbone
     from atat_zoo_checkpoints.llada2 import LLaDA2Backbone
     from atat_zoo_checkpoints.llama import LlamaBackbone
@@ -17,7 +17,7 @@ def atat_zoo_backbone() -> list[type]:
 
 @hookimpl
 def atat_zoo_objective() -> list[type]:
-    """Return the objectives of this package."""
+    """Return the objectives in this package."""
     from atat_zoo_checkpoints.set_diffusion import SetDiffusionObjective
 
     return [SetDiffusionObjective]

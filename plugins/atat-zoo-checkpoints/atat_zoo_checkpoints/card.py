@@ -1,7 +1,8 @@
-"""Model card of an export: `card.md`, filled from the records of the run.
+"""Model card for an exported model: the template `card.md`, filled from the run's records.
 
-A missing measurement is replaced by the command that makes it. Quantities have the names of `results.naming`. A run
-may come from somebody else, so its recorded text is reduced to one line without tags and links; see `_received`.
+Where an evaluation is missing, the card names the command that produces it. Quantities have the names from
+`results.quantity_names`. A run may come from an untrusted source, so `_received` reduces recorded strings to one line
+without tags and links.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from atat_zoo_checkpoints.published_model import HUB_NAME, Base
 if TYPE_CHECKING:
     from atat_zoo.generation.model import Model
 
-# The kinds of which a card says the parts.
+# The kinds of components that a card lists.
 _SAID = (
     "objective",
     "backbone",
@@ -48,7 +49,7 @@ _SAID = (
 
 
 def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None = None) -> str:
-    """Return README.md for an exported model in `folder`; `base` is the base model of an adapter."""
+    """Return the README.md for a model exported to `folder`; `base` is the base model of an adapter."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     experiment, module, step, kept = model.experiment, model.module, model.step, RunFolder(run)
@@ -59,7 +60,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         causal = not str((written.get("architectures") or ["MaskedLM"])[0]).endswith("MaskedLM")
     else:
         causal = bool(getattr(module.backbone, "causal", objective.hub_form == "causal"))
-    # Whose weights these are, of a model that was not trained here.
+    # The published model that the weights come from, if the model was not trained here.
     origin = _received(kept.imported()) if step == 0 else {}
     revision = origin.get("revision")
     environment = _received(run_records.environment(kept))
@@ -72,7 +73,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
     parts = [(kind, experiment.parts[kind]) for kind in _SAID if kind in experiment.kinds]
     git, packages = environment.get("git"), environment.get("packages")
     began, seconds = _received(kept.began_with()), run_records.figure(kept.last_metrics().get("seconds"))
-    ranks = f" on each of {began['ranks']}" if began.get("ranks", 1) != 1 else ""
+    ranks = f" with {began['ranks']} ranks" if began.get("ranks", 1) != 1 else ""
     took = f"{lasting(seconds)} on {began.get('device')} in {began.get('precision')}{ranks}" if seconds else ""
     again = ["atat", "import", str(origin.get("model")), "RUN"] if origin else ["atat", "train", "experiment.toml"]
     rows = [[b.quantity, uncertain(b.value, b.stderr), _of_what(b, exact)] for b in measured]
@@ -83,7 +84,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # it is Markdown, and of what was received `_received` makes text
+        autoescape=False,  # Markdown; `_received` escapes recorded strings
     )
     jinja.filters |= {"number": number, "comma": "{:,}".format, "settings": _settings}
     return jinja.get_template("card.md").render(
@@ -94,7 +95,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         auto=f"AutoModelFor{'CausalLM' if causal else 'MaskedLM'}",
         causal=causal,
         has_code="auto_map" in written,
-        in_library="architectures" in written,  # or it is in the form of others, whose code is not here
+        in_library="architectures" in written,  # otherwise, it is in the format of other code
         origin=origin,
         whose=f"`{origin.get('model')}`{f' at revision `{revision}`' if revision else ''}",
         objective=objective,
@@ -115,7 +116,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         sizes="" if origin else _sizes(experiment),
         parts="\n".join(
             markdown(
-                ["kind of part", "part", "parameters"],
+                ["kind", "component", "parameters"],
                 [[kind, f"`{part.name}`", _settings(part)] for kind, part in parts],
             )
         ),
@@ -123,14 +124,14 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         evaluated=evaluated,
         exact=exact,
         size=size(evaluated["sequences"], evaluated["draws"]) if measured else "",
-        bounds="\n".join(markdown(["number", "value", "what it is"], rows)) if rows else "",
-        prices="\n".join(markdown(["sampler", "parameters", "evaluations", "number", "value"], prices))
+        bounds="\n".join(markdown(["quantity", "value", "definition"], rows)) if rows else "",
+        prices="\n".join(markdown(["sampler", "parameters", "network evaluations", "quantity", "value"], prices))
         if prices
         else "",
         environment=environment | {"python": environment.get("python")},
         again=shlex.join(again),
         begun=report_data.command(environment),
-        at=f", at commit `{git['commit']}`{' with changes' * bool(git.get('changed'))}"
+        at=f", at commit `{git['commit']}`{' with uncommitted changes' * bool(git.get('changed'))}"
         if isinstance(git, dict) and git.get("commit")
         else "",
         packages=", ".join(f"{name} {version}" for name, version in packages.items() if version)
@@ -174,7 +175,7 @@ def _front_matter(
 
 
 def _corpora(experiment: Experiment) -> Iterator[dict[str, Any]]:
-    """Yield the corpora of an experiment with the licence, citation and command of their text."""
+    """Yield the corpora of an experiment, each with its licence, its citation and the command that downloads it."""
     corpus: Any = experiment.parts["corpus"]
     for part in (corpus, *(inner for kind, inner in components_in(corpus) if kind == "corpus")):
         known = next((text_source.read(each) for each in recipes() if recipe(each) == part), None)
@@ -184,7 +185,7 @@ def _corpora(experiment: Experiment) -> Iterator[dict[str, Any]]:
 
 
 def _sizes(experiment: Experiment) -> str:
-    """Return the amount of text in each split, if the shards are on this machine."""
+    """Return the amount of text in each split, or how to find it if the shards are not on this machine."""
     with suppress(UserError, OSError, ValueError):
         build = Build(experiment, ShardSource.now(experiment), lambda *_: None)
         splits = shard_manifest.load(build.folder).splits.items()
@@ -192,16 +193,16 @@ def _sizes(experiment: Experiment) -> str:
             f"{name}: {number(split.documents, 'document')}, {number(split.tokens, 'token')}, {split.bytes:,} bytes"
             for name, split in splits
         )
-    return "Run `atat data build experiment.toml` where the text is to see its size."
+    return "To see its size, run `atat data build experiment.toml` on a machine that has the text."
 
 
 def _prices(tables: list[dict[str, Any]], step: int) -> Iterator[list[str]]:
-    """Yield table rows with the NLL of held-out text under each sampler."""
+    """Yield a table row for each sampler, with the perplexity of held-out text under it."""
     for each in run_records.policy_nll(tables):
         if each["step"] == step:
             yield _price(each["sampler"], each["settings"], each["evaluations"], each)
     for table in tables:
-        with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another shape, or damaged
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # an unknown format, or damaged
             if table["step"] == step and not table["corpus"]:
                 yield _price(table["sampler"]["use"], table["sampler"], table["nfe"], table)
 
@@ -212,7 +213,7 @@ def _price(name: str, parameters: Any, nfe: float, of: Mapping[str, Any]) -> lis
 
 
 def _received(value: Any) -> Any:
-    """Return recorded values with every text on one line, in which Markdown finds no tags and no links."""
+    """Return recorded values with every string on one line and without Markdown links, HTML tags or code."""
     if isinstance(value, dict):
         return {_received(key): _received(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -237,7 +238,7 @@ def _of_what(bound: RecordedBound, exact: bool) -> str:
 
 
 def _link(ref: str) -> str:
-    """Return a reference as a link, or an empty text if it has no address."""
+    """Return a reference as a link, or an empty string if it has no address."""
     kind, _, rest = ref.partition(":")
     addresses = {"arXiv": f"https://arxiv.org/abs/{rest}", "doi": f"https://doi.org/{rest}"}
     if kind in addresses:

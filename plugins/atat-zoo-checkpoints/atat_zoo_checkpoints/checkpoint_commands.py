@@ -1,4 +1,4 @@
-"""`atat import`, which creates a run from a published model, and `atat export`, which writes a run for the hub."""
+"""The commands `atat import`, which creates a run from a published model, and `atat export`, which does the reverse."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from atat_zoo.system.errors import UserError
 @click.argument("model")
 @output("run")
 @options("overrides")
-@click.option("--revision", help="Commit, tag or branch on the hub.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing run after the new one is complete.")
+@click.option("--revision", help="Commit, tag or branch of MODEL on the hub.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run once the new one is complete.")
 def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
-    """Import the published model MODEL as the folder RUN: a name on the Hugging Face hub, a folder or a .ckpt file.
+    """Import MODEL as the run folder RUN. MODEL is a name on the Hugging Face hub, a folder or a .ckpt file.
 
-    Supports the published masked diffusion models; with atat-zoo-transformers, other models of the hub as well.
-    KEY=VALUE overrides a key of the run's experiment.
+    Published masked diffusion models are supported, and other models on the hub if atat-zoo-transformers is installed.
+    Pass KEY=VALUE to override a key of the run's experiment.
     """
     from atat_zoo_checkpoints.model_import import import_model
 
@@ -41,29 +41,29 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> 
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Data type of the weights (default: as trained).",
+    help="Data type of the exported weights (default: as trained).",
 )
-@click.option("--max-shard-size", default="5GB", show_default=True, help="Maximum size of a weights file.")
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Maximum size of each weights file.")
 @click.option(
     "--adapter", is_flag=True, help="Write only the LoRA matrices, in peft's format, instead of merging them."
 )
 @click.option(
     "--base",
     metavar="MODEL",
-    help="With --adapter: folder or OWNER/NAME of the base model (default: the imported one).",
+    help="With --adapter: base model, as a folder or OWNER/NAME (default: the imported model).",
 )
-@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload to the hub as a private model.")
-@click.option("--public", is_flag=True, help="With --push: make the model public.")
+@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload the export to the hub as a private model.")
+@click.option("--public", is_flag=True, help="With --push: make the uploaded model public.")
 def export(
     run: Path, folder: Path, step: int | str | None, dtype: str | None, repository: str | None, public: bool, **how: Any
 ) -> None:
-    """Write the network of RUN to FOLDER for transformers' `from_pretrained`, with a model card.
+    """Export the network of RUN to FOLDER, with a model card, so that `from_pretrained` from transformers can load it.
 
-    The folder contains the code of the network and its sampler, so loading it does not require atat_zoo. A run of a
-    published model is written in that model's own format. LoRA matrices are merged into the weights, unless you pass
-    --adapter.
+    FOLDER contains the code of the network and its sampler, so loading it does not require atat_zoo. A run that was
+    imported from a published model keeps that model's format. LoRA matrices are merged into the weights unless you
+    pass --adapter.
     """
-    # Every mistake is reported before torch is imported.
+    # Report every mistake before importing torch.
     from atat_zoo.modeling.backbones.lora import without_lora
     from atat_zoo_checkpoints.model_export import check_export, check_push, export_run, push
 
@@ -76,6 +76,6 @@ def export(
     named = model.module.named_parameters()
     weights = sum(weight.numel() for name, weight in named if not (how["adapter"] and without_lora(name)))
     size = f"{'an adapter of ' * how['adapter']}{number(weights, 'parameter')}"
-    click.echo(f"{click.format_filename(folder)}: step {model.step:,}, {size}; its card is README.md")
+    click.echo(f"{click.format_filename(folder)}: step {model.step:,}, {size}; the model card is README.md")
     if repository is not None:
         click.echo(push(folder, repository, public=public))

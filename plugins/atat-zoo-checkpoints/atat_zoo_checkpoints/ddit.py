@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
-# What stands before the names of the weights in the files of each form.
+# The prefix of the weights' names in the files of each form.
 PREFIX = {"sedd": "", "mdlm": "backbone.", "bd3lm": "backbone.", "setdlm": "backbone."}
 
 
 @component
 class DDiTBackbone(LoRABackbone):
-    """Diffusion transformer of SEDD, which MDLM, D3PM, BD3LM, Duo, SetDLM and autoregressive baselines also use.
+    """Diffusion transformer from SEDD, which MDLM, D3PM, BD3LM, Duo, SetDLM and autoregressive baselines also use.
 
-    It has rotary positions, layer norms with a gain, a feed-forward network with biases, and adaLN: a condition on
-    σ = −log α scales, shifts and gates every branch; without time conditioning, σ = 0. The zoo's `dit` normalises
-    queries and keys and has no biases, so the weights of the two are not interchangeable.
+    It has rotary position embeddings, layer norms with a gain, a feed-forward network with biases, and adaLN: a
+    conditioning vector computed from σ = −log α scales, shifts and gates every branch; without time conditioning,
+    σ = 0. The zoo's `dit` normalises queries and keys and does not have biases, so its weights are not interchangeable
+    with those of `ddit`.
 
     `atat import` reads the safetensors of kuleshov-group/mdlm-…, bd3lm-…, owt-setdlm-… and louaaron/sedd-… on the hub,
-    and checkpoints (*.ckpt) of the training code of MDLM, BD3LM and Duo. Dropout is not supported.
+    and checkpoints (*.ckpt) from the training code of MDLM, BD3LM and Duo. Dropout is not supported.
     """
 
     name = "ddit"
-    summary = "DDiT of SEDD, MDLM, BD3-LM, Duo and SetDLM, for their published weights"
+    summary = "diffusion transformer for the published weights of SEDD, MDLM, BD3-LM, Duo and SetDLM"
     refs = ("arXiv:2310.16834", "arXiv:2406.07524", "arXiv:2503.09573", "arXiv:2212.09748")
 
     layers: int = param(12, help="number of layers", ge=1, le=10_000)
@@ -46,14 +47,14 @@ class DDiTBackbone(LoRABackbone):
     condition: int = param(
         128, help="width of the adaLN conditioning; 0 disables it, as in autoregressive networks and SetDLM", ge=0
     )
-    rows: int | None = param(None, help="rows of the embedding table, mask included; default: V + 1", ge=1)
+    rows: int | None = param(None, help="rows of the embedding table, including the mask; default: V + 1", ge=1)
     mask_id: int | None = param(
         None,
-        help="published id of the mask token (or of BOS, if the mask only starts a text); default: the last",
+        help="published id of the mask token, or of BOS if the mask only starts a text; default: the last id",
         ge=0,
     )
     time_conditioning: bool = param(False, help="condition the network on the time, as σ = −log(1 − (1 − ε)t)")
-    eps: float = param(1e-3, help="ε of σ and of the noise `log_linear` used in training", gt=0, lt=1)
+    eps: float = param(1e-3, help="ε in σ and in the noise `log_linear` used in training", gt=0, lt=1)
     max_length: int = param(1024, help="maximum sequence length", ge=1)
     clipped: bool = param(False, help="store the interval of mask rates used in training, as BD3-LM does")
     form: Literal["sedd", "mdlm", "bd3lm", "setdlm"] = param("mdlm", help="naming scheme of the published weights")
@@ -61,10 +62,10 @@ class DDiTBackbone(LoRABackbone):
     def __attrs_post_init__(self) -> None:
         if self.width % (2 * self.heads):
             raise ValueError(
-                f"width = {self.width} does not divide into {self.heads} heads of even width; change heads"
+                f"width = {self.width} cannot be split into {self.heads} heads of even width; change heads"
             )
         if self.time_conditioning and not self.condition:
-            raise ValueError("time_conditioning needs a condition; set condition above 0")
+            raise ValueError("time_conditioning requires condition > 0; set condition, or time_conditioning = false")
 
     @property
     @override
@@ -73,16 +74,16 @@ class DDiTBackbone(LoRABackbone):
 
     @property
     def matrices(self) -> int:
-        """Number of weights that multiply every token, summed over the layers."""
+        """Number of weights in matrices that multiply every token, summed over the layers."""
         return self.layers * 12 * self.width**2
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """Return the FLOPs of a forward pass, without the conditioning per row; masked attention counts in full."""
+        """Return the FLOPs of a forward pass, without the conditioning; masked attention is counted in full."""
         of_layers = rows * length * (self.matrices + 2 * self.layers * length * self.width)
         return 2 * of_layers + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a sequence that is too long, or a noise whose σ(t) is not the trained one."""
+        """Yield a problem if sequences are too long, or if the noise has a different σ(t) than in training."""
         yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
@@ -93,7 +94,7 @@ class DDiTBackbone(LoRABackbone):
         if self.time_conditioning and not (isinstance(noise, LogLinearNoise) and noise.eps == self.eps):
             yield Problem(
                 "noise",
-                f'{noise.name!r} with these parameters has another σ(t) than in training; set use = "log_linear" '
+                f'{noise.name!r} with these parameters does not have the σ(t) used in training; set use = "log_linear" '
                 f"and eps = {self.eps:g}",
             )
 
@@ -108,27 +109,27 @@ class DDiTBackbone(LoRABackbone):
         return DDiTModule(context, name=self.name, **values_of(self))
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a network's weights, as views, and its stored constants, both by their published names."""
+        """Return two dicts with published names as keys: a network's weights, as views, and its stored constants."""
         from atat_zoo_checkpoints.ddit_module import published_weights, sets_mask
 
         prefix = PREFIX[self.form]
         constants = {f"{prefix}rotary_emb.inv_freq": module.rates}
-        if self.form == "setdlm":  # which its code saves where it attends by dense masks
+        if self.form == "setdlm":  # SetDLM's code saves the mask when it uses dense attention masks
             constants["static_attention_mask"] = sets_mask(self.max_length, module.rates.device)
         return published_weights(module, prefix), constants
 
     def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
-        """Return the config.json with which `atat import` reads a network's published weights.
+        """Return the config.json that `atat import` needs to read a network's published weights.
 
         Raises:
-            UserError: if the published models of this form have no config.json.
+            UserError: if published models of this form do not have a config.json.
         """
         from atat_zoo_checkpoints.ddit_forms import config_of
 
         return config_of(self, module.rows, experiment)
 
     def no_export_because(self, experiment: Experiment) -> str | None:
-        """Return why a network cannot be exported, or None; see `Backbone`."""
+        """Return why a network cannot be exported, or None if it can; see `Backbone`."""
         from atat_zoo_checkpoints.ddit_forms import unpublished
 
         return unpublished(self, experiment)
@@ -141,20 +142,20 @@ class DDiTBackbone(LoRABackbone):
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
-        """Return whether a config.json, or the settings in a checkpoint, describe this network."""
+        """Return whether `config`, a config.json or the settings in a checkpoint, describes this network."""
         from atat_zoo_checkpoints.ddit_forms import form_of
 
         return form_of(config) is not None
 
     @classmethod
     def import_table(cls, published: Any, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the tables of a model's experiment; see `Backbone`."""
+        """Return the experiment tables for a model; see `Backbone`."""
         from atat_zoo_checkpoints.ddit_forms import table_of
 
         return table_of(published, said)
 
     def imported(self, module: Any, published: Any) -> DDiTBackbone:
-        """Load the model's weights into a module; the separate mask layer of D3PM becomes a row of the embedding."""
+        """Load a model's weights into a module; the weights for D3PM's mask layer come from the head's mask row."""
         from atat_zoo_checkpoints.model_import import fill
 
         network = module.backbone

@@ -1,6 +1,6 @@
-"""Published settings of a `ddit`: config.json on the hub, and the checkpoints of MDLM, BD3LM and Duo.
+"""Published settings of a `ddit`: config.json on the hub, or the settings in checkpoints of MDLM, BD3LM and Duo.
 
-The forms are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms,
+The formats are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms,
 kuleshov-group/setdlms and s-sahoo/duo. MDLM and Duo put BOS and EOS around each sequence and EOS after each document;
 SEDD, and SetDLM on OpenWebText, only put EOS after each document.
 """
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from atat_zoo_checkpoints.published_model import Published
 
 _SETTINGS = "settings"
-# The keys of the hub's config.json, by the names in `Shape`.
+# Keys in config.json on the hub, by field of `Shape`.
 _HUB = {"layers": "n_blocks", "width": "hidden_dim", "heads": "n_heads", "condition": "cond_dim", "rows": "vocab_size"}
 _HUB |= {"length": "model_length"}
-# Those of a [model] table of Hydra.
+# Keys in Hydra's [model] table.
 _HYDRA = {"layers": "n_blocks", "width": "hidden_size", "heads": "n_heads", "condition": "cond_dim", "length": "length"}
-# Those of SetDLM's backbone_config.
+# Keys in SetDLM's backbone_config.
 _SETDLM = {"layers": "num_layers", "width": "hidden_size", "heads": "n_heads", "rows": "vocab_size"}
 _SETDLM_NETWORK, _SETDLM_NOISE = "src.backbone.dit.DIT", "src.noise_schedule.noise_schedules."
-# Forms that were published of one objective, and no other form of that.
+# Forms that were published for only one objective, which was published in no other form.
 _ALONE = {"sedd": "sedd", "setdlm": "set_diffusion"}
-_NO_MASK = "uses uniform noise without a mask token and is not a masked diffusion model; choose another model"
+_NO_MASK = "uses uniform noise without a mask token and is not a masked diffusion model; choose a different model"
 
 
 @attrs.frozen
 class Shape:
-    """Sizes and objective of a published network. Objectives have the zoo's names."""
+    """Sizes and objective of a published network, where `objective` is a name in the zoo."""
 
     form: str
     objective: str
@@ -47,18 +47,18 @@ class Shape:
     time_conditioning: bool
     tokenizer: str | None = None
     special: str = "both"
-    by_document: bool = False  # a row of each document, as in LM1B
+    by_document: bool = False  # one sequence per document, as in LM1B
     block: int = 0
-    steps: int = 0  # T of D3PM
+    steps: int = 0  # T in D3PM
     clipped: bool = False
     eps: float = 1e-3
-    window: tuple[float, float] | None = None  # of SetDLM: w and k of the position sets `staggered`
+    window: tuple[float, float] | None = None  # SetDLM only: w and k of the position sets `staggered`
     mask_id: int | None = None
     bos_id: int | None = None
 
 
 def form_of(config: dict[str, Any]) -> str | None:
-    """Return the form of published settings, or None if they describe another network."""
+    """Return the form of published settings, or None if they describe a different network."""
     kind = str(config.get("model_type", "")).lower()
     if kind in ("mdlm", "bd3lm", "duo"):
         return "setdlm" if "backbone_config" in config else kind
@@ -70,7 +70,7 @@ def form_of(config: dict[str, Any]) -> str | None:
 
 
 def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables of a model's experiment."""
+    """Return the experiment tables for a model."""
     form, config = form_of(published.config), published.config
     if form == "duo":
         raise UserError(f"{published.model} {_NO_MASK}")
@@ -91,11 +91,11 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
         "clipped": shape.clipped,
         "eps": shape.eps,
     }
-    # A checkpoint does not say: a tokenizer with a mask of its own has no row behind its tokens.
+    # A checkpoint does not state the rows: if the tokenizer has its own mask, the embedding has no extra row.
     rows = shape.rows or (text.size if text.mask is not None else None)
     backbone |= {"rows": rows} if rows else {}
     backbone |= _mask_of(shape, text)
-    # An autoregressive model's start token is the BOS of its row.
+    # The start token of an autoregressive model is the BOS of its sequence.
     starts = shape.objective == "autoregressive"
     special = "document" if starts else shape.special
     table = {
@@ -122,7 +122,7 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
-    """Return the id of the mask as a parameter, if it is known; for an autoregressive model, that of the BOS."""
+    """Return a table with the mask's id if it is known; for an autoregressive model, with the id of BOS."""
     if shape.objective == "autoregressive":
         if text.bos is None:
             raise UserError("the tokenizer has no BOS, which starts a text here; pass tokenizer.bos=")
@@ -132,7 +132,7 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
 
 
 def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
-    """Return the tables of a SetDLM, whose sequences follow a BOS and are decoded in a sliding window."""
+    """Return the experiment tables for a SetDLM, whose sequences follow a BOS and are decoded in a sliding window."""
     start, length = text.bos if shape.bos_id is None else shape.bos_id, shape.length - 1
     window, power = shape.window or (1.0, 1.0)
     if start is None:
@@ -142,14 +142,14 @@ def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
         "position_sets": {"use": "staggered", "sets": length, "window": window, "power": power},
         "data": {"length": length, "special_tokens": "document" if text.framed else "none", "packing": "packed"},
     }
-    if window < 1:  # else the order is random
+    if window < 1:  # with a window of 1, the order is random
         size = round(length * window / (1 - window))
         tables["sampler"] = {"use": "semi_autoregressive", "block_size": min(max(1, size), length)}
     return tables
 
 
 def _window_of(noise: dict[str, Any], length: int) -> tuple[float, float]:
-    """Return b and k of SetDLM's `StaggeredNoise`, which are w and k of `staggered`."""
+    """Return b and k from SetDLM's `StaggeredNoise`, which correspond to w and k of `staggered`."""
     desired, most = float(noise["desired_block_size"]), float(noise.get("max_block_size", 1))
     area, b, k = desired / (2 * length), noise.get("b"), noise.get("k")
     if k is not None:
@@ -162,11 +162,11 @@ def _window_of(noise: dict[str, Any], length: int) -> tuple[float, float]:
 
 
 def of_hub(config: dict[str, Any], model: str) -> Shape:
-    """Return the shape in the config.json of MDLM or BD3LM on the hub."""
+    """Return the shape from the config.json of an MDLM or BD3LM model on the hub."""
     form = str(config["model_type"]).lower()
     blocks = form == "bd3lm"
     if config.get("causal") or not config.get("adaln", True):
-        raise UserError(f"{model}: causal bd3lm and bd3lm without adaln are not supported; choose another model")
+        raise UserError(f"{model}: a causal bd3lm, or one without adaln, is not supported; choose a different model")
     size = int(config["block_size"]) if blocks and config.get("cross_attn", True) else 0
     return Shape(
         form=form,
@@ -180,21 +180,21 @@ def of_hub(config: dict[str, Any], model: str) -> Shape:
 
 
 def of_setdlm(config: dict[str, Any], model: str) -> Shape:
-    """Return the shape in the config.json of a SetDLM on the hub."""
+    """Return the shape from the config.json of a SetDLM model on the hub."""
     network, noise = config["backbone_config"], config.get("noise_config") or {}
     kind = (config.get("architectures") or [None])[0]
     if kind != "SetDLM":
-        raise UserError(f"{model} has the unsupported class {clip(str(kind))} of SetDLM's code; choose another model")
+        raise UserError(f"{model}: the class {clip(str(kind))} is not supported, only SetDLM; choose a different model")
     if _class_of(network) != "DIT":
         raise UserError(
-            f"{model} has the network {clip(repr(network.get('_target_')))} instead of a ddit; choose another model"
+            f"{model} has the network {clip(repr(network.get('_target_')))} instead of a ddit; choose a different model"
         )
     if network.get("causal_attention") or not config.get("keep_clean_bos"):
-        raise UserError(f"{model}: a causal SetDLM, or one that masks its BOS, is not supported; choose another model")
+        raise UserError(f"{model}: a SetDLM that is causal or masks its BOS is not supported; choose a different model")
     length, rows = int(config["length"]), int(network["vocab_size"])
     sizes = (config["block_size"], noise.get("block_size", length), noise.get("length", length))
     if _class_of(noise) not in ("StaggeredNoise", "LinearNoise") or any(int(size) != length for size in sizes):
-        raise UserError(f"{model} does not decode whole texts in SetDLM's orders; choose another model")
+        raise UserError(f"{model} does not decode whole texts in SetDLM's orders; choose a different model")
     return Shape(
         form="setdlm",
         objective="set_diffusion",
@@ -211,16 +211,16 @@ def of_setdlm(config: dict[str, Any], model: str) -> Shape:
 
 
 def _class_of(table: dict[str, Any]) -> str:
-    """Return the name of the class in a Hydra table."""
+    """Return the class name from a Hydra table."""
     return str(table.get("_target_")).rsplit(".", 1)[-1]
 
 
 def _of_sedd(config: dict[str, Any], model: str) -> Shape:
-    """Return the shape in the config.json of SEDD."""
+    """Return the shape from the config.json of a SEDD model."""
     if config["graph"]["type"] != "absorb":
         raise UserError(f"{model} {_NO_MASK}")
     if not config["model"].get("scale_by_sigma"):
-        raise UserError(f"{model}: scale_by_sigma = false is not supported; choose another model")
+        raise UserError(f"{model}: scale_by_sigma = false is not supported; choose a different model")
     rows = int(config["tokens"]) + 1
     return _of_network(
         config["model"], form="sedd", objective="sedd", rows=rows, time_conditioning=True,
@@ -229,15 +229,15 @@ def _of_sedd(config: dict[str, Any], model: str) -> Shape:
 
 
 def _of_training(settings: dict[str, Any], model: str) -> Shape:
-    """Return the shape in the settings of a checkpoint of MDLM, BD3LM or Duo."""
+    """Return the shape from the settings in a checkpoint of MDLM, BD3LM or Duo."""
     config = settings["config"]
-    algorithm = config.get("algo") or config  # MDLM has no table of it
+    algorithm = config.get("algo") or config  # MDLM has no `algo` table
     name, of = algorithm.get("name"), str(algorithm["parameterization"])
     if str(name).startswith(("duo", "distillation", "ot-finetune")):
         raise UserError(f"{model} {_NO_MASK}")
     if algorithm["backbone"] not in ("dit", "ar"):
         raise UserError(
-            f"{model} has the network {clip(repr(algorithm['backbone']))} instead of a ddit; choose another model"
+            f"{model} has the network {clip(repr(algorithm['backbone']))} instead of a ddit; choose a different model"
         )
     objectives = {
         "subs": "mdlm",
@@ -249,15 +249,15 @@ def _of_training(settings: dict[str, Any], model: str) -> Shape:
     }
     objective = objectives.get(of)
     if objective is None:
-        raise UserError(f"{model} has the unsupported parameterization {clip(repr(of))}; choose another model")
+        raise UserError(f"{model}: the parameterization {clip(repr(of))} is not supported; choose a different model")
     timed, noise = bool(algorithm.get("time_conditioning")), config.get("noise") or {}
     if timed and (config["training"].get("change_of_variables") or not str(noise.get("type")).startswith("log")):
-        raise UserError(f"{model} is conditioned on a noise other than log-linear; choose another model")
+        raise UserError(f"{model} is conditioned on a noise that is not log-linear; choose a different model")
     blocks = bool(algorithm.get("cross_attn"))
     data, rows = config.get("data") or {}, None
     causal = objective == "autoregressive"
     if causal and (config["model"].get("adaln")):
-        raise UserError(f"{model}: a causal network with adaln is not supported; choose another model")
+        raise UserError(f"{model}: a causal network with adaln is not supported; choose a different model")
     return _of_network(
         config["model"],
         form="bd3lm" if blocks else "mdlm",
@@ -275,31 +275,31 @@ def _of_training(settings: dict[str, Any], model: str) -> Shape:
 
 
 def _block(config: dict[str, Any]) -> int:
-    """Return the size of a block; by default it refers to the length."""
+    """Return the block size; the default in the settings is a reference to the sequence length."""
     size = config["block_size"]
     return int(config["model"]["length"] if str(size).startswith("${") else size)
 
 
 def _of_network(network: dict[str, Any], **known: Any) -> Shape:
-    """Return a shape with the sizes in a [model] table of Hydra."""
+    """Return a shape with the sizes from Hydra's [model] table."""
     return Shape(**{name: int(network[key]) for name, key in _HYDRA.items()} | known)
 
 
 def unpublished(spec: Any, experiment: Experiment) -> str | None:
-    """Return why such a network has no published config.json, or None if it has one."""
+    """Return why a network's form has no published config.json, or None if it has one."""
     objective = experiment.parts["objective"]
     alone = _ALONE.get(spec.form)
     fits = objective.name not in ("d3pm", *_ALONE.values()) if alone is None else objective.name == alone
     if fits and (spec.condition or spec.form == "setdlm"):
         return None
-    return f"no {spec.form} model with objective {objective.name!r} was published with a config.json"
+    return f"no {spec.form} model with objective {objective.name!r} has been published with a config.json"
 
 
 def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
-    """Return the config.json of a network with `rows` embedding rows, in the published form.
+    """Return the config.json for a network with `rows` embedding rows, in the published format.
 
     Raises:
-        UserError: if no config.json of this form was published.
+        UserError: if no config.json of this form has been published.
     """
     objective = experiment.parts["objective"]
     if why := unpublished(spec, experiment):
@@ -322,14 +322,14 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
 
 
 def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return the config.json that `SetDLM.from_pretrained` requires, because its own defaults do not fit."""
+    """Return a complete config.json for `SetDLM.from_pretrained`, because its defaults do not match the network."""
     length, sets = own["length"], experiment.parts["position_sets"]
     shared = {"length": length, "block_size": length, "attn_backend": "sdpa"}
     network = {"_target_": _SETDLM_NETWORK, **{key: own[name] for name, key in _SETDLM.items()}, **shared}
     network |= {"adaln": bool(spec.condition), "cond_dim": spec.condition or 128, "causal_attention": False}
     network |= {"dropout": 0.0, "tie_word_embeddings": False, "pretrained_model_name_or_path": None}
     noise: dict[str, Any] = {"_target_": f"{_SETDLM_NOISE}LinearNoise"}
-    if (b := getattr(sets, "window", 1.0) or 1 / length) < 1:  # other sets have no window
+    if (b := getattr(sets, "window", 1.0) or 1 / length) < 1:  # other position sets do not have a window
         noise = {"_target_": f"{_SETDLM_NOISE}StaggeredNoise", "length": length, "block_size": length}
         noise |= {
             "desired_block_size": 2 * length * b * sets.power / (sets.power + 1),
@@ -348,5 +348,5 @@ def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> di
 
 
 def _by_rows(rows: int) -> str | None:
-    """Return the tokenizer of a published model with `rows` embedding rows."""
+    """Return the name of the tokenizer for a published model with `rows` embedding rows, or None if unknown."""
     return {50258: "gpt2", 30522: "bert-base-uncased"}.get(rows)

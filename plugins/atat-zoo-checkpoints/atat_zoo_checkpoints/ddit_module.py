@@ -1,4 +1,7 @@
-"""The network of `ddit`. B sequences, L tokens, D width, C width of the condition, H heads."""
+"""The network of `ddit`.
+
+Shapes: B sequences, L tokens, D width, C width of the condition, H heads.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ FREQUENCIES = 256  # of σ
 
 
 class DDiTModule(PublishedNetwork):
-    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
+    """Network that maps tokens [B, L] to hidden states [B, L, D], which `head` maps to logits [..., V]."""
 
     takes_cache = True
 
@@ -42,11 +45,11 @@ class DDiTModule(PublishedNetwork):
         eps: float,
         max_length: int,
         clipped: bool,
-        **others: Any,  # of the specification alone
+        **others: Any,  # parameters that the network does not use
     ) -> None:
         super().__init__(context, name=name, rows=rows, mask_id=mask_id, width=width)
         self.reads_time, self.eps, self.max_length = time_conditioning, eps, max_length
-        self.takes_block_masks = width // heads >= 16  # fewer are refused by FlexAttention's kernel
+        self.takes_block_masks = width // heads >= 16  # FlexAttention's kernel refuses smaller heads
         self.sigma = (
             nn.Sequential(nn.Linear(FREQUENCIES, condition), nn.SiLU(), nn.Linear(condition, condition))
             if condition
@@ -58,7 +61,7 @@ class DDiTModule(PublishedNetwork):
         self.register_buffer("rates", rates(width // heads), persistent=False)
         self.rates: Tensor
         nn.init.normal_(self.table.weight, std=1.0 / math.sqrt(width))
-        # The rates between which a block diffusion trained; the model keeps them, and nothing here reads them.
+        # The interval of mask rates used to train a block diffusion model, stored but not used here.
         self.clip = nn.Buffer(torch.tensor([1e-3, 1.0])) if clipped else None
 
     def forward(
@@ -80,13 +83,13 @@ class DDiTModule(PublishedNetwork):
         return modulated(self.norm(h), *(pair(self.modulation, c)))
 
     def condition(self, t: Tensor | None, h: Tensor) -> Tensor | None:
-        """Return the adaLN condition, [B, C] for σ = −log α(t), or [1, C] for σ = 0 without time conditioning."""
+        """Return the adaLN condition: [B, C] for σ = −log α(t), or [1, C] for σ = 0 without time conditioning."""
         if self.sigma is None:
             return None
         if not self.reads_time:
             sigma = torch.zeros(1, device=h.device)
         elif t is None:
-            raise ValueError("a time-conditioned backbone needs t")
+            raise ValueError("a time-conditioned backbone requires t")
         else:
             sigma = -torch.log1p((self.eps - 1) * t.float())
         half = FREQUENCIES // 2
@@ -114,7 +117,7 @@ class Layer(nn.Module):
         attention: Any,
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
     ) -> Tensor:
-        """Return h [B, L, D]; `join` prepends cached keys and values."""
+        """Return the updated hidden states [B, L, D]; `join` prepends cached keys and values."""
         B, L, D = h.shape
         changes: Any = (None,) * 6
         if self.modulation is not None and c is not None:
@@ -132,7 +135,7 @@ class Layer(nn.Module):
 
 
 def modulation(width: int, condition: int, parts: int) -> nn.Linear | None:
-    """Return the zero-initialised layer from a condition to shifts, scales and gates; None without a condition."""
+    """Return a zero-initialised layer from a condition to shifts, scales and gates, or None without a condition."""
     if not condition:
         return None
     layer = nn.Linear(condition, parts * width)
@@ -142,7 +145,7 @@ def modulation(width: int, condition: int, parts: int) -> nn.Linear | None:
 
 
 def pair(layer: nn.Linear | None, c: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Return shift and scale, [B, 1, D] each."""
+    """Return a shift and a scale, each [B, 1, D]."""
     if layer is None or c is None:
         return None, None
     shift, scale = layer(c).unsqueeze(1).chunk(2, dim=-1)
@@ -160,7 +163,7 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
-    """Return the weights, as views, by their published names."""
+    """Return a dict from published name to weight, as a view."""
     names = {f"{prefix}vocab_embed.embedding": module.table.weight}
     if module.sigma is not None:
         names |= _of(f"{prefix}sigma_map.mlp.0", module.sigma[0]) | _of(f"{prefix}sigma_map.mlp.2", module.sigma[2])
@@ -185,7 +188,7 @@ def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
 
 
 def sets_mask(length: int, device: torch.device) -> Tensor:
-    """Return SetDLM's attention mask along an order, bool [2L, 2L], for L tokens followed by L masks."""
+    """Return SetDLM's attention mask, bool [2L, 2L], for L tokens in decoding order, followed by L masks."""
     own = torch.eye(length, dtype=torch.bool, device=device)
     no_later = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return torch.cat([torch.cat([no_later, no_later & ~own]), torch.cat([torch.zeros_like(own), own])], 1)

@@ -1,4 +1,4 @@
-"""Small backbones for the conformance tests."""
+"""Small backbones for conformance tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning checkpoints: weights, EMA and training settings, read without running any code."""
+"""Reader for Lightning checkpoints: weights, EMA and training settings, without running any code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from atat_zoo.system import parsing
 from atat_zoo.system.errors import UserError, clip
 
-# Settings are stored as objects of these; nothing of them is imported, and an `_Inert` takes the place of each.
+# Settings may contain objects from these packages, which are not imported; an `_Inert` replaces each object.
 _PACKAGES = frozenset(
     [
         "collections",
@@ -34,11 +34,11 @@ _PACKAGES = frozenset(
     ]
 )
 _TYPES = frozenset(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "object", "str", "tuple"))
-_DEEPEST, _MOST = 128, 100_000  # of settings: how deep they nest, and how many values there are
+_DEEPEST, _MOST = 128, 100_000  # maximum nesting depth and number of values in the settings
 
 
 class _Inert:
-    """Placeholder for an object in a pickle: it keeps its arguments and runs nothing."""
+    """Placeholder for an object in a pickle, which keeps the object's state and runs no code."""
 
     state: Any = None
 
@@ -56,12 +56,13 @@ class _Inert:
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the settings of a Lightning checkpoint as plain values, and its weights (EMA if it has one).
+    """Return the settings of a Lightning checkpoint as plain values, and its weights.
 
-    The EMA is a list in the order of the network's parameters (`backbone.` in the state), without its buffers.
+    If the checkpoint has an EMA, its weights are returned. The EMA is stored as a list in the order of the network's
+    parameters (`backbone.` in the state), without buffers.
 
     Raises:
-        UserError: if it is not a Lightning checkpoint, holds code, or its EMA belongs to another network.
+        UserError: if the file is not a Lightning checkpoint, contains code, or has an EMA for a different network.
     """
     found = _loaded(path)
     state, ema = found.get("state_dict"), found.get("ema")
@@ -70,40 +71,40 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(state, dict):
         raise UserError(f"{path} has no state_dict and is not a Lightning checkpoint; pass the .ckpt file")
     if not isinstance(average, list | tuple) or not all(isinstance(weight, Tensor) for weight in average):
-        raise UserError(f"{path}: its EMA is not a list of weights; pass a checkpoint as the training saved it")
+        raise UserError(f"{path}: the EMA is not a list of weights; pass an unmodified checkpoint from training")
     state = {str(name): weight for name, weight in state.items() if isinstance(weight, Tensor)}
     if not all(_is_plain(weight) for weight in (*state.values(), *average)):
         raise UserError(f"{path} has a weight that is sparse, quantized or without values; use safetensors instead")
     if average:
-        # What is in the state of the network and no parameter is the table of angles.
+        # The only tensor in the state that is not a parameter is the table of rotary frequencies.
         names = [name for name in state if name.startswith("backbone.") and not name.endswith(".inv_freq")]
         if len(average) < len(names) or any(a.shape != state[n].shape for n, a in zip(names, average, strict=False)):
             raise UserError(
-                f"{path}: the shapes of its {len(average)} EMA weights do not match its {len(names)} parameters; "
-                "pass a checkpoint as the training saved it"
+                f"{path}: the shapes of the {len(average)} EMA weights do not match the {len(names)} parameters; "
+                "pass an unmodified checkpoint from training"
             )
         state |= dict(zip(names, average, strict=False))
     try:
         settings = _plain(found.get("hyper_parameters"), itertools.count())
     except ValueError as error:
-        raise UserError(f"{path}: its settings {error}; pass a checkpoint as the training saved it") from None
+        raise UserError(f"{path}: the settings {error}; pass an unmodified checkpoint from training") from None
     return settings if isinstance(settings, dict) else {}, state
 
 
 def _loaded(path: Path) -> dict[Any, Any]:
     try:
         parsing.opened(path).close()
-        if zipfile.is_zipfile(path) and _is_compressed(path):  # a small file could fill the memory
+        if zipfile.is_zipfile(path) and _is_compressed(path):  # a small compressed file could fill the memory
             raise RuntimeError("the file is compressed, which torch.save does not do")
-        with warnings.catch_warnings(action="ignore"):  # of a pickle of protocol 3
+        with warnings.catch_warnings(action="ignore"):  # torch warns about pickle protocol 3
             asked = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-    except Exception as error:  # torch and its unpickler raise many kinds
+    except Exception as error:  # torch and its unpickler raise many types of exceptions
         raise _unreadable(path, error) from None
     if foreign := sorted(name for name in asked if name.split(".")[0] not in _PACKAGES and name not in _TYPES):
         raise UserError(
             f"{path} contains code, {clip(foreign[0], 80)}, which atat does not run; use safetensors instead"
         )
-    # A class of its own for each name, or torch knows only the last.
+    # Each name needs a separate class, because torch keeps only the last name of a class.
     stand_ins: list[Any] = [(type("_Inert", (_Inert,), {}), name) for name in asked]
     try:
         with torch.serialization.safe_globals(stand_ins), warnings.catch_warnings(action="ignore"):
@@ -119,10 +120,10 @@ def _unreadable(path: Path, error: Exception) -> UserError:
     reason = (str(getattr(error, "strerror", "") or error) or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError | RuntimeError):
         return UserError(f"{path} cannot be read: {clip(reason)}; copy the file again")
-    # What torch says of its pickle is advice to programmers, and to let its code run.
+    # Do not show torch's message, which advises programmers to allow the code to run.
     return UserError(
-        f"{path} cannot be read: its pickle is damaged, or of protocol 4 or 5, which would have to run code; "
-        "copy the file again, or use safetensors instead"
+        f"{path} cannot be read: the pickle is damaged, or uses protocol 4 or 5, which can only be read by running "
+        "code; copy the file again, or use safetensors instead"
     )
 
 
@@ -136,13 +137,13 @@ def _is_plain(weight: Tensor) -> bool:
 
 
 def _plain(value: Any, count: Iterator[int], depth: int = 0) -> Any:
-    """Return settings as plain values: OmegaConf stores those of a container in `_content` and a leaf in `_val`.
+    """Return settings as plain values; OmegaConf stores a container's values in `_content` and a leaf's in `_val`.
 
     Raises:
-        ValueError: if the settings are nested too deeply (or contain themselves), or there are too many.
+        ValueError: if the settings are nested too deeply, contain themselves, or have too many values.
     """
     if depth > _DEEPEST:
-        raise ValueError(f"are nested more than {_DEEPEST} deep")
+        raise ValueError(f"are nested more than {_DEEPEST} levels deep")
     if next(count) > _MOST:
         raise ValueError(f"have more than {_MOST:,} values")
     if isinstance(value, _Inert):

@@ -1,4 +1,4 @@
-"""The mixture-of-experts transformer of LLaDA 2.0 and 2.1, for their published weights."""
+"""The mixture-of-experts transformer for the published weights of LLaDA 2.0 and 2.1."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ if TYPE_CHECKING:
 
 @component
 class LLaDA2Backbone(LlamaBackbone):
-    """A `llama` with QK-norm, partial rotary embedding and a mixture of experts.
+    """A `llama` backbone with QK-norm, partial rotary embedding and a mixture of experts.
 
-    LLaDA 2 generates blocks, of 32 tokens by default: objective `block`. `atat import` reads LLaDA2.0 and 2.1,
-    mini and flash. The load balancing of the experts is fixed to the published values, also in training.
+    LLaDA 2 generates text block by block with the objective `block`, by default in blocks of 32 tokens. `atat import`
+    reads LLaDA 2.0 and 2.1, both mini and flash. The biases that balance the load of the experts keep their published
+    values, even in training.
     """
 
     name = "llada2"
     kinds: ClassVar[tuple[str, ...]] = ("llada2_moe", "llada21_moe")
-    summary = "mixture-of-experts transformer of LLaDA 2.0 and 2.1, for their published weights"
+    summary = "mixture-of-experts transformer for the published weights of LLaDA 2.0 and 2.1"
     refs = ("arXiv:2512.15745", "arXiv:2602.08676", "arXiv:2412.19437")  # type: ignore[assignment]
 
-    head_width: int = param(128, help="width of a head", ge=2)
-    rotated: float = param(0.5, help="fraction of a head with rotary embedding", gt=0, le=1)
-    qk_norm: bool = param(True, help="normalise queries and keys (QK-norm)")
-    out_bias: bool = param(False, help="bias in the attention's output projection")
-    experts: int = param(256, help="E, experts per layer", ge=2)
-    chosen: int = param(8, help="k, experts per token", ge=1)
-    groups: int = param(8, help="G, expert groups", ge=1)
-    chosen_groups: int = param(4, help="number of groups that a token's experts come from", ge=1)
-    scaling: float = param(2.5, help="scale of the summed expert outputs", gt=0)
+    head_width: int = param(128, help="width of an attention head", ge=2)
+    rotated: float = param(0.5, help="fraction of each head that has rotary embedding", gt=0, le=1)
+    qk_norm: bool = param(True, help="whether to normalise queries and keys (QK-norm)")
+    out_bias: bool = param(False, help="whether the output projection of attention has a bias")
+    experts: int = param(256, help="number of experts per layer, E", ge=2)
+    chosen: int = param(8, help="number of experts per token, k", ge=1)
+    groups: int = param(8, help="number of expert groups, G", ge=1)
+    chosen_groups: int = param(4, help="number of groups from which each token's experts are chosen", ge=1)
+    scaling: float = param(2.5, help="factor that scales the sum of expert outputs", gt=0)
     expert_inner: int = param(512, help="width of an expert's feed-forward layer", ge=1)
     shared_experts: int = param(1, help="number of shared experts", ge=0)
-    dense_layers: int = param(1, help="number of first layers without experts, of width `inner`", ge=0)
+    dense_layers: int = param(
+        1, help="number of initial layers with a feed-forward network of width `inner` instead of experts", ge=0
+    )
     form: Literal["llada2"] = param(  # type: ignore[assignment]
         "llada2", help="naming scheme of the published weights"
     )
@@ -50,23 +53,23 @@ class LLaDA2Backbone(LlamaBackbone):
             or not self.chosen <= self.chosen_groups * of_group <= self.experts
         ):
             raise ValueError(
-                f"experts = {self.experts} do not divide into groups = {self.groups} of at least two, so that "
-                f"{self.chosen} can be chosen from {self.chosen_groups} groups; change these values"
+                f"experts = {self.experts} cannot be split into groups = {self.groups} of at least two experts so that "
+                f"chosen_groups = {self.chosen_groups} contain chosen = {self.chosen} experts; change these values"
             )
 
     @property
     def head_size(self) -> int:
-        """Width of a head."""
+        """Width of an attention head."""
         return self.head_width
 
     @property
     def matrices(self) -> int:
-        """Number of weights that multiply a token, summed over the layers; only the chosen experts count."""
+        """Number of weights that multiply a token, summed over the layers, including only the chosen experts."""
         return self._weights(self.chosen)
 
     @property
     def stored(self) -> int:
-        """Number of weights, summed over the layers."""
+        """Number of weights in all layers, including all experts."""
         return self._weights(self.experts)
 
     def _weights(self, experts: int) -> int:
@@ -77,7 +80,7 @@ class LLaDA2Backbone(LlamaBackbone):
         return self.layers * attention + mlps
 
     def feed_forward(self, number: int, dtype: torch.dtype) -> nn.Module:
-        """Return the feed-forward network of layer `number`."""
+        """Return the feed-forward network for layer `number`."""
         from atat_zoo_checkpoints.mixture import Mixture
 
         return (

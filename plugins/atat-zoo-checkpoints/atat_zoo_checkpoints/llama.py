@@ -1,4 +1,4 @@
-"""The bidirectional Llama-like network of LLaDA 8B and Dream 7B, for their published weights."""
+"""The bidirectional Llama network for the published weights of LLaDA 8B and Dream 7B."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
-# The names of the weights in published files, by those of the network.
+# The names of weights in published files, by their names in the network.
 FORMS: dict[str, dict[str, str]] = {
     "llada": {
         "table": "model.transformer.wte",
@@ -73,16 +73,16 @@ FORMS: dict[str, dict[str, str]] = {
 
 @component
 class LlamaBackbone(LoRABackbone):
-    """Transformer with RMS norms, rotary positions, grouped keys and a gated feed-forward network, without time.
+    """Transformer with RMS norms, rotary positions, grouped-query attention and a gated feed-forward network.
 
-    It is Llama's network, or with `qkv_bias` Qwen2's, with bidirectional attention unless the objective restricts it.
-    With `shift`, the logits of a position are read from the position before it, as in Dream, which was initialised
-    from a causal model. `atat import` reads LLaDA 8B and Dream 7B, base and instruct, and models fine-tuned from them.
-    Dropout is not supported.
+    The network is Llama's, or Qwen2's if `qkv_bias` is set, without time conditioning. Its attention is bidirectional
+    unless the objective restricts it. If `shift` is set, the logits for a position are computed at the position before
+    it, as in Dream, which was initialised from a causal model. `atat import` reads the base and instruct models of
+    LLaDA 8B and Dream 7B, and models fine-tuned from them. Dropout is not supported.
     """
 
     name = "llama"
-    summary = "Llama with bidirectional attention, for the published weights of LLaDA and Dream"
+    summary = "Llama network with bidirectional attention for the published weights of LLaDA and Dream"
     refs = ("arXiv:2502.09992", "arXiv:2508.15487", "arXiv:2302.13971", "arXiv:2305.13245")
 
     layers: int = param(32, help="number of layers", ge=1, le=10_000)
@@ -92,22 +92,22 @@ class LlamaBackbone(LoRABackbone):
         None, help="number of key/value heads (grouped-query attention); default: as many as query heads", ge=1
     )
     inner: int = param(12288, help="width of the feed-forward layer", ge=1)
-    qkv_bias: bool = param(False, help="bias in the query, key and value projections")
+    qkv_bias: bool = param(False, help="whether the query, key and value projections have biases")
     theta: float = param(500_000.0, help="RoPE base θ", gt=1)
     eps: float = param(1e-5, help="ε of RMSNorm", gt=0, lt=1)
-    rows: int | None = param(None, help="rows of the embedding table, mask included; default: V + 1", ge=1)
+    rows: int | None = param(None, help="rows of the embedding table, including the mask; default: V + 1", ge=1)
     mask_id: int | None = param(
         None,
-        help="published id of the mask token (or of BOS, if the mask only starts a text); default: the last",
+        help="published id of the mask token, or of BOS if the mask only starts a text; default: the last id",
         ge=0,
     )
-    shift: bool = param(False, help="read the logits of a position from the previous one")
+    shift: bool = param(False, help="whether to compute the logits for a position at the previous position")
     max_length: int = param(4096, help="maximum sequence length", ge=1)
     dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="data type of the weights")
     form: Literal["llada", "dream"] = param("llada", help="naming scheme of the published weights")
 
-    kinds: ClassVar[tuple[str, ...]] = ("llada", "Dream")  # model_type of the config.json that it reads
-    # Constants here, without an annotation; parameters of `llada2`.
+    kinds: ClassVar[tuple[str, ...]] = ("llada", "Dream")  # supported values of model_type in config.json
+    # Constants, without annotations; `llada2` has parameters with these names.
     rotated = 1.0
     qk_norm = False
     out_bias = False
@@ -116,46 +116,46 @@ class LlamaBackbone(LoRABackbone):
     def __attrs_post_init__(self) -> None:
         if self.width % self.heads or self.heads % (self.kv_heads or 1) or int(self.head_size * self.rotated) % 2:
             raise ValueError(
-                f"width = {self.width} does not divide into heads = {self.heads} of even width for kv_heads = "
-                f"{self.kv_heads}; change them"
+                f"width = {self.width} cannot be split into heads = {self.heads} of even width with kv_heads = "
+                f"{self.kv_heads}; change these values"
             )
 
     @property
     def head_size(self) -> int:
-        """Width of a head."""
+        """Width of an attention head."""
         return self.width // self.heads
 
     @property
     def matrices(self) -> int:
-        """Number of weights that multiply every token, summed over the layers."""
+        """Number of weights in matrices that multiply every token, summed over the layers."""
         attention = 2 * self.width * self.head_size * (self.heads + (self.kv_heads or self.heads))
         return self.layers * (attention + 3 * self.width * self.inner)
 
     @property
     def stored(self) -> int:
-        """Number of weights, summed over the layers."""
+        """Number of weights in all layers."""
         return self.matrices
 
     def feed_forward(self, number: int, dtype: torch.dtype) -> nn.Module:
-        """Return the feed-forward network of a layer."""
+        """Return the feed-forward network for a layer."""
         from atat_zoo_checkpoints.llama_module import SwiGLU
 
         return SwiGLU(self.width, self.inner, dtype)
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """Return the FLOPs of a forward pass; masked attention counts in full."""
+        """Return the FLOPs of a forward pass; masked attention is counted in full."""
         of_attention = 2 * self.layers * length * self.heads * self.head_size
         return 2 * rows * length * (self.matrices + of_attention) + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a sequence that is too long, or `shift` with an objective that splits a text."""
+        """Yield a problem if sequences are too long, or if `shift` is set with an objective that masks attention."""
         yield from LoRABackbone.check(self, experiment)
         objective = experiment.parts["objective"]
         if self.shift and objective.masks_attention:
             yield Problem(
                 "backbone.shift",
-                f"objective {objective.name!r} does not denoise a text as a whole, so a position cannot be predicted "
-                "from the one before it; set it to false",
+                f"objective {objective.name!r} does not denoise a text as a whole, so the previous position cannot "
+                "predict a token; set shift = false",
             )
         if experiment.data.length > self.max_length:
             yield Problem(
@@ -175,19 +175,19 @@ class LlamaBackbone(LoRABackbone):
         return LlamaModule(context, **values_of(self) | {key: getattr(self, key) for key in derived})
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a network's weights, as views by their published names, and no constants."""
+        """Return a dict from published name to weight, as a view, and an empty dict of constants."""
         from atat_zoo_checkpoints.llama_module import published_weights
 
         return published_weights(module, FORMS[self.form]), {}
 
     def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
-        """Return the config.json with which `atat import` reads a network's published weights."""
+        """Return the config.json that `atat import` needs to read a network's published weights."""
         from atat_zoo_checkpoints.llama_forms import config_of
 
         return config_of(self, module, next(kind for kind in self.kinds if kind.lower().startswith(self.form)))
 
     def no_export_because(self, experiment: Experiment) -> str | None:
-        """Return None: every such network can be exported; see `Backbone`."""
+        """Return None, because every such network can be exported; see `Backbone`."""
         return None
 
     def export(self, *of: Any, **how: Any) -> None:
@@ -203,13 +203,13 @@ class LlamaBackbone(LoRABackbone):
 
     @classmethod
     def import_table(cls, published: Any, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the tables of a model's experiment; see `Backbone`."""
+        """Return the experiment tables for a model; see `Backbone`."""
         from atat_zoo_checkpoints.llama_forms import table_of
 
         return table_of(published, said, cls.kinds)
 
     def imported(self, module: Any, published: Any) -> LlamaBackbone:
-        """Load the model's weights into a module."""
+        """Load a model's weights into a module."""
         from atat_zoo_checkpoints.model_import import fill
 
         fill(*self.published(module.backbone), published)

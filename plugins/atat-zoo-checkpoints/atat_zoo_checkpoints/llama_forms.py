@@ -1,4 +1,4 @@
-"""Published settings of a `llama` and a `llada2`: the config.json of LLaDA 8B, Dream 7B and LLaDA 2."""
+"""Published settings of a `llama` or `llada2`: the config.json of LLaDA 8B, Dream 7B and LLaDA 2."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ _USUAL = {
 
 @attrs.frozen
 class Form:
-    """Form of a config.json.
+    """Format of a config.json.
 
     Attributes:
-        backbone: name of the zoo's backbone, and the parameters that the form determines.
-        keys: parameters of the backbone that the settings determine, each with its key and type there.
-        fixed: accepted values of other settings, because the networks support no others; None if it may be absent.
-        context: maximum length of a training sequence, if the settings do not have it.
-        tokenizer: name on the hub, for a model without its own tokenizer.
-        block: tokens per generated block; 0 for the whole text.
+        backbone: name of the zoo's backbone, and the parameters that the format determines.
+        keys: parameters of the backbone that settings determine, each with the key and type of its setting.
+        fixed: supported values of all other settings, including None if a setting may be absent.
+        context: maximum length of a training sequence.
+        ends: names of the BOS and EOS tokens.
+        absent: values of settings that may be absent.
+        tokenizer: name on the hub of the tokenizer for a model without its own.
+        block: default number of tokens per generated block; 0 to generate the whole text at once.
     """
 
     backbone: dict[str, Any]
@@ -52,7 +54,7 @@ class Form:
 
 
 _LLADA = Form(
-    # Trained on rows of `max_sequence_length` tokens: GUIDELINES.md of ML-GSAI/LLaDA.
+    # Trained on sequences of `max_sequence_length` tokens: GUIDELINES.md in ML-GSAI/LLaDA.
     backbone={"use": "llama", "form": "llada"},
     keys={
         "layers": ("n_layers", int),
@@ -88,7 +90,7 @@ _LLADA = Form(
     ends=("<|startoftext|>", "<|endoftext|>"),
 )
 _DREAM = Form(
-    # A context of 2,048 tokens: README of DreamLM/Dream. Its tokenizer is Qwen2.5's with two tokens more.
+    # A context of 2,048 tokens: README in DreamLM/Dream. The tokenizer is Qwen2.5's with two additional tokens.
     backbone={"use": "llama", "form": "dream", "qkv_bias": True, "shift": True},
     keys=_USUAL,
     fixed={
@@ -126,7 +128,7 @@ _LLADA2 = Form(
         "tie_word_embeddings": (False, None),
         "norm_head": (False, None),
     },
-    # The mask and the block are in the code beside the weights alone.
+    # The mask and the block size are only in the code that is published with the weights.
     absent={"mask_token_id": 156895, "use_qkv_bias": False, "use_qk_norm": True, "num_shared_experts": 0},
     context=4096,
     ends=("<|startoftext|>", "<|endoftext|>"),
@@ -136,20 +138,20 @@ FORMS = {"llada": _LLADA, "Dream": _DREAM, "llada2_moe": _LLADA2, "llada21_moe":
 
 
 def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return the tables of a model's experiment, if its config.json has one of these forms."""
+    """Return the experiment tables for a model whose `model_type` is one of `kinds`."""
     config = published.config
     if (kind := str(config.get("model_type"))) not in kinds:
-        raise UserError(f"the config.json of {published.model} describes another network; leave backbone.use out")
+        raise UserError(f"the config.json of {published.model} describes a different network; leave backbone.use out")
     form = FORMS[kind]
     backbone = backbone_of(config, form, published.model)
     experts = (backbone["layers"] - backbone.get("dense_layers", 0)) * backbone.get("experts", 0)
-    if max(backbone["layers"], experts) > len(published.weights):  # which would be built one by one
+    if max(backbone["layers"], experts) > len(published.weights):  # refuse before building them one by one
         raise UserError(
             f"{published.model} has {len(published.weights)} weights, too few for the layers and experts in its "
             "config.json; download the model again"
         )
     text = text_of(published, said, form.tokenizer, form.ends)
-    # Trained on running text, with no sign of BOS or EOS around a sequence.
+    # Trained on packed documents, apparently without BOS or EOS around a sequence.
     data = {"length": min(backbone["max_length"], form.context), "special_tokens": "none"}
     table = {"backbone": backbone, "tokenizer": text.table, "data": data}
     if not form.block:
@@ -159,7 +161,7 @@ def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...])
 
 
 def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any]:
-    """Return the table of the backbone.
+    """Return the backbone's table for an experiment.
 
     Raises:
         UserError: if a setting is missing or not supported.
@@ -167,13 +169,13 @@ def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any
     for key, values in form.fixed.items():
         if config.get(key) not in values:
             raise UserError(
-                f"{model}: {key} = {clip(repr(config.get(key)))} in its config.json is not supported, only "
-                f"{values[0]!r}; choose another model"
+                f"{model}: config.json has {key} = {clip(repr(config.get(key)))}, but only {values[0]!r} is supported; "
+                "choose a different model"
             )
     keys = {key for key, _ in form.keys.values()}
     known = form.absent | {key: value for key, value in config.items() if value is not None}
     heads = known.get("num_attention_heads", known.get("n_heads"))
-    # What the published code takes where these are absent.
+    # The published code uses these defaults.
     known = {"torch_dtype": config.get("dtype", "float32"), "embedding_size": config.get("vocab_size")} | known
     known |= {key: known.get(key) or heads for key in keys & {"n_kv_heads", "num_key_value_heads"}}
     if "head_dim" in keys and not known.get("head_dim"):
@@ -182,7 +184,7 @@ def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any
 
 
 def config_of(spec: Any, network: Any, kind: str) -> dict[str, Any]:
-    """Return the config.json of a network, from whose `model_type` the form is recognised."""
+    """Return the config.json for a network, with `kind` as its `model_type`."""
     form = FORMS[kind]
     config = {key: values[0] for key, values in form.fixed.items()}
     config |= {key: getattr(spec, name) for name, (key, _) in form.keys.items()}

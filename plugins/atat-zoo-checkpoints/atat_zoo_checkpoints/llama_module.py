@@ -1,4 +1,7 @@
-"""The networks of `llama` and `llada2`. B sequences, L tokens, D width, H heads, K key heads, E experts."""
+"""The networks of `llama` and `llada2`.
+
+Shapes: B sequences, L tokens, D width, H heads, K key heads, E experts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LlamaModule(PublishedNetwork):
-    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
+    """Network that maps tokens [B, L] to hidden states [B, L, D], which `head` maps to logits [..., V]."""
 
     reads_time = False
     takes_cache = True
@@ -48,13 +51,13 @@ class LlamaModule(PublishedNetwork):
         shift: bool,
         max_length: int,
         dtype: str,
-        **others: Any,  # of the specification alone
+        **others: Any,  # parameters that the network does not use
     ) -> None:
-        """Create the network; see `LlamaBackbone`. `feed_forward` maps a layer's number to its feed-forward network."""
+        """Create the network; see `LlamaBackbone`. `feed_forward` returns the feed-forward network for a layer."""
         of: Any = {"dtype": getattr(torch, dtype)}
         super().__init__(context, name=name, rows=rows, mask_id=mask_id, width=width, **of)
         self.shift, self.max_length = shift, max_length
-        self.takes_block_masks = head_size >= 16  # fewer are refused by FlexAttention's kernel
+        self.takes_block_masks = head_size >= 16  # FlexAttention's kernel refuses smaller heads
         sizes = {"width": width, "heads": heads, "kv_heads": kv_heads or heads, "head_size": head_size, "eps": eps}
         switches = {"qkv_bias": qkv_bias, "out_bias": out_bias, "qk_norm": qk_norm}
         own: Any = sizes | switches
@@ -62,7 +65,7 @@ class LlamaModule(PublishedNetwork):
             Layer(feed_forward=partial(feed_forward, number, **of), **own, **of) for number in range(layers)
         )
         self.norm = nn.RMSNorm(width, eps=eps, **of)
-        # Float32 also where the weights are not, whatever `to` says.
+        # Float32 even if the weights are not, regardless of `to`.
         self.angles = rates(int(head_size * rotated), theta)
         nn.init.normal_(self.table.weight, std=0.02)
 
@@ -125,7 +128,7 @@ class Layer(nn.Module):
         attention: Any,
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
     ) -> Tensor:
-        """Return h [B, L, D]; `join` prepends cached keys and values, of K heads."""
+        """Return the updated hidden states [B, L, D]; `join` prepends cached keys and values with K heads."""
         B, L, _ = h.shape
         qkv = self.qkv(self.norm_attention(h)).view(B, L, self.heads + 2 * self.kv_heads, -1)
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
@@ -152,12 +155,12 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(inner, width, bias=False, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., D] for x [..., D]."""
+        """Return the output [..., D] for x [..., D]."""
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 def published_weights(module: LlamaModule, names: dict[str, str]) -> dict[str, Tensor]:
-    """Return the weights, as views, by their published names; `names` is one of `FORMS`."""
+    """Return a dict from published name to weight, as a view; `names` is one of `FORMS`."""
     found = {f"{names['table']}.weight": module.table.weight}
     for number, layer in enumerate(module.blocks):
         at = f"{names['layer']}.{number}."
@@ -174,7 +177,7 @@ def published_weights(module: LlamaModule, names: dict[str, str]) -> dict[str, T
 
 
 def _name(owner: str, names: dict[str, str]) -> str:
-    """Return the published name of a weight in a layer; an expert's weights are named like those of a dense layer."""
+    """Return the published name of a weight in a layer; an expert's weights have the names used in a dense layer."""
     if owner in names:
         return names[owner]
     outer, _, last = owner.rpartition(".")

@@ -1,4 +1,7 @@
-"""A mixture of experts. N tokens, D width, E experts in G groups, k experts per token."""
+"""A mixture of experts.
+
+Shapes: N tokens, D width, E experts in G groups, k experts per token.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from atat_zoo_checkpoints.llama_module import SwiGLU
 
 
 class Mixture(nn.Module):
-    """Mixture of routed experts and one shared expert (DeepSeek-V3, arXiv:2412.19437)."""
+    """Mixture of routed experts and shared experts (DeepSeek-V3, arXiv:2412.19437)."""
 
     def __init__(
         self,
@@ -27,7 +30,7 @@ class Mixture(nn.Module):
         chosen_groups: int,
         scaling: float,
         dtype: torch.dtype,
-        **others: Any,  # of the specification alone
+        **others: Any,  # parameters that this module does not use
     ) -> None:
         super().__init__()
         self.router = Router(width, experts, groups, chosen_groups, chosen, scaling, dtype)
@@ -35,7 +38,7 @@ class Mixture(nn.Module):
         self.shared_experts = SwiGLU(width, expert_inner * shared_experts, dtype) if shared_experts else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., D] for x [..., D]."""
+        """Return the output [..., D] for x [..., D]."""
         tokens = x.reshape(-1, x.shape[-1])
         chosen, weight = self.router(tokens)
         found = torch.zeros_like(tokens)
@@ -47,7 +50,7 @@ class Mixture(nn.Module):
 
 
 class Router(nn.Module):
-    """Router to the best experts of the best groups; the sum of a group's two best scores ranks it."""
+    """Router to the best experts in the best groups, which are ranked by the sum of their two best scores."""
 
     def __init__(
         self,
@@ -64,11 +67,11 @@ class Router(nn.Module):
         self.chosen, self.scaling = chosen, scaling
         self.weight = nn.Parameter(torch.empty(experts, width, dtype=dtype))
         nn.init.normal_(self.weight, std=1.0 / math.sqrt(width))
-        # It balances the experts: it has a part in which are chosen, and none in what they count.
+        # Balances the load: the bias affects which experts are chosen, but not their weights.
         self.expert_bias = nn.Buffer(torch.zeros(experts))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the experts of tokens [N, D], int64 [N, k], and their weights, float32 [N, k]."""
+        """Return the experts for tokens [N, D], int64 [N, k], and the experts' weights, float32 [N, k]."""
         scores = F.linear(tokens.float(), self.weight.float()).sigmoid()
         biased = (scores + self.expert_bias).view(len(tokens), self.groups, -1)
         best = biased.topk(2, dim=-1).values.sum(-1).topk(self.chosen_groups, dim=-1).indices

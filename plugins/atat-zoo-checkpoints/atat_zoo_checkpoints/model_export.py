@@ -1,7 +1,7 @@
 """Export of a run to a folder for `from_pretrained`, and to the Hugging Face hub.
 
-The network is written by its backbone's method `export`, or by `hub` for the zoo's own `dit`. A LoRA run can also be
-exported as a peft adapter with its matrices only.
+The backbone's method `export` writes the network, except for the zoo's own `dit`, which the package `hub` writes. A
+LoRA run can also be exported as a peft adapter, which only contains the LoRA matrices.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SIZE = re.compile(r"(?!0+[A-Z])[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
 def check_export(
     run: Path, folder: Path, *, max_shard_size: str = "5GB", adapter: bool = False, base: str | None = None
 ) -> Experiment:
-    """Return the experiment of a run that can be exported to a folder, without importing torch.
+    """Return the experiment of a run after checking, without importing torch, that the run can be exported to a folder.
 
     Raises:
-        UserError: if the run does not exist, its network cannot be exported in this form, the folder is not empty,
+        UserError: if the run does not exist, its network cannot be exported in this format, the folder is not empty,
             `max_shard_size` is not a size, or the base model of the adapter is unknown.
     """
     experiment = from_table(RunFolder(run).table(), where=str(run / "resolved.toml"))
@@ -53,14 +53,14 @@ def check_export(
     if adapter:
         base_of(run, experiment, base)
     elif base is not None:
-        raise UserError("--base only works with --adapter")
+        raise UserError("--base only works with --adapter; add --adapter, or leave --base out")
     if why := text_generator.no_export_because(experiment):
-        raise UserError(f"{clip(run)} cannot be exported: {why}; export a run of another objective")
+        raise UserError(f"{clip(run)} cannot be exported: {why}; export a run with a different objective")
     return experiment
 
 
 def _writer(backbone: Any) -> Any:
-    """Return the object with `export` and `no_export_because` for a backbone, or None."""
+    """Return the object whose methods `export` and `no_export_because` apply to a backbone, or None."""
     from atat_zoo_checkpoints import hub
 
     if hasattr(backbone, "export"):
@@ -79,23 +79,23 @@ def export_run(
     adapter: bool = False,
     base: str | None = None,
 ) -> Model:
-    """Write the network of a run with its tokenizer, a model card, and its code unless transformers has it.
+    """Export a run's network with its tokenizer and a model card, and its code unless transformers includes it.
 
     Args:
-        run: the run folder.
-        out: a new or empty folder; either everything is written or nothing.
+        run: run folder.
+        out: new or empty folder; if the export fails, nothing is written.
         step: training step of the checkpoint; None for the final model.
-        dtype: torch's name of the data type of the weights; None for that of the run.
-        max_shard_size: maximum size of a file, such as "5GB".
-        name: name of the model in the card; None for that of the folder.
-        adapter: whether to write only the matrices of a LoRA run, as a peft adapter, instead of merging them.
+        dtype: name of the weights' data type in torch; None to keep the run's.
+        max_shard_size: maximum size of each weights file, such as "5GB".
+        name: name of the model in the card; None for the name of the folder.
+        adapter: whether to write the matrices of a LoRA run as a peft adapter instead of merging them.
         base: base model of the adapter; None for the published model that the run started from.
 
     Returns:
-        The model that was written.
+        The exported model.
 
     Raises:
-        UserError: if it cannot be exported; see `check_export`.
+        UserError: if the run cannot be exported; see `check_export`.
     """
     run, out = Path(run), Path(out)
     experiment = check_export(run, out, max_shard_size=max_shard_size, adapter=adapter, base=base)
@@ -123,14 +123,14 @@ def export_run(
 
 
 def _refuse_overflow(backbone: Any, dtype: str | None) -> None:
-    """Raise a `UserError` if a weight is too large for the data type of the export."""
+    """Raise a `UserError` if a weight is too large for the exported data type."""
     import torch
 
     most = torch.finfo(getattr(torch, dtype)).max if dtype else torch.inf
     for name, weight in backbone.named_parameters():
         if weight.numel() and (largest := float(weight.detach().abs().max())) > most:
             raise UserError(
-                f"--dtype {dtype}: the weights {name} go up to {largest:.3g}, but {dtype} only to {most:.3g}; pass "
+                f"--dtype {dtype}: the largest weight in {name}, {largest:.3g}, exceeds the maximum {most:.3g}; pass "
                 f"--dtype {'bfloat16' if dtype == 'float16' else 'float32'}"
             )
 
@@ -145,7 +145,7 @@ def write_as_published(
     dtype: str | None,
     max_shard_size: str,
 ) -> None:
-    """Write config.json, the weights by their published names and the tokenizer; `atat import` reads them again."""
+    """Write config.json, the weights under their published names, and the tokenizer, in a format for `atat import`."""
     import torch
     from huggingface_hub import save_torch_state_dict
     from transformers import PreTrainedTokenizerFast
@@ -170,7 +170,7 @@ def write_as_published(
 
 
 def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
-    """Return the base model of a run's adapter: the named one, or the published one that the run started from.
+    """Return the base model of a run's adapter: the one `named`, or the published model that the run started from.
 
     Raises:
         UserError: if the run has no adapter, or the base model is unknown.
@@ -182,17 +182,17 @@ def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
         )
     if backbone.prefix is None:
         raise UserError(
-            f"--adapter: the layers of backbone {backbone.name!r} have other names in its published model; "
+            f"--adapter: the layers of backbone {backbone.name!r} have different names in its published model; "
             "leave --adapter out to merge the matrices"
         )
     if named is not None:
         if not (Path(named) / "config.json").is_file() and (Path(named).exists() or not HUB_NAME.fullmatch(named)):
             raise UserError(
-                f"--base {clip(named) or repr(named)} is neither a folder with config.json nor a name on the hub; "
+                f"--base {clip(named) or repr(named)} is not a folder with config.json or a name on the hub; "
                 "use FOLDER or OWNER/NAME"
             )
         return Base(named)
-    if experiment.init_from is None:  # LoRA of a pretrained model, which the backbone names
+    if experiment.init_from is None:  # LoRA on a pretrained model, which the backbone names
         return Base(backbone.model, backbone.revision)
     origin = RunFolder(Path(experiment.init_from)).imported()
     model = str(origin.get("model", ""))
@@ -200,8 +200,8 @@ def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
     if (Path(model) / "config.json").is_file() or (HUB_NAME.fullmatch(model) and not Path(model).exists()):
         return Base(model, origin.get("revision"))
     raise UserError(
-        f"--adapter: the base of {clip(run)} is the run {clip(experiment.init_from)}, which peft cannot read; export "
-        f"that run to a folder, and pass --base FOLDER"
+        f"--adapter: the base model of {clip(run)} is the run {clip(experiment.init_from)}, which peft cannot read; "
+        f"export that run to a folder, and pass --base FOLDER"
     )
 
 
@@ -225,10 +225,10 @@ def _write_adapter(module: Any, spec: Any, base: Base, folder: Path, *, dtype: s
 
 
 def check_push(name: str) -> None:
-    """Check whether a model of this name could be pushed, before anything is written and without network access.
+    """Check, without network access, that a model can be pushed under a name.
 
     Raises:
-        UserError: if the name is invalid, or the token is missing.
+        UserError: if the name is invalid, or the access token is missing.
     """
     if not HUB_NAME.fullmatch(name):
         raise UserError(f"--push {clip(name) or repr(name)} is not a model name; use OWNER/NAME")
@@ -236,14 +236,14 @@ def check_push(name: str) -> None:
 
     if not huggingface_hub.get_token():
         raise UserError(
-            "--push needs a token of the hub; log in with `hf auth login`, or set HF_TOKEN in the environment"
+            "--push requires an access token; log in with `hf auth login`, or set HF_TOKEN in the environment"
         )
 
 
 def push(folder: Path, name: str, *, public: bool = False) -> str:
-    """Upload a folder as a model, private unless `public`, and return its address.
+    """Upload a folder as a model and return its address; a new model is private unless `public` is set.
 
-    An existing model of this name gets a new commit and keeps its visibility.
+    If a model with this name exists, it gets a new commit and keeps its visibility.
 
     Raises:
         UserError: if the hub refuses the upload or cannot be reached.
@@ -253,10 +253,10 @@ def push(folder: Path, name: str, *, public: bool = False) -> str:
     try:
         address = huggingface_hub.create_repo(name, private=not public, exist_ok=True)
         huggingface_hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Export by atat_zoo")
-    except Exception as error:  # of the hub, of the network: the library raises many kinds
+    except Exception as error:  # the library raises many types of exceptions
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"--push {name}: {clip(first)}; the export is in {clip(folder)}: retry with "
-            f"`hf upload {name} {folder}`, or check that your token has write access"
+            f"cannot upload to --push {name}: {clip(first)}; the export is complete in {clip(folder)}: check that your "
+            f"token has write access, and retry with `hf upload {name} {folder}`"
         ) from None
     return str(address)

@@ -28,35 +28,38 @@ if TYPE_CHECKING:
 
     from atat_zoo.data.tokenizers import TokenizerModel
 
-_PROBED = 64  # tokens that a tokenizer is asked to read
-_NAMED = 3  # of the weights that do not fit, how many a sentence names
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # the types of weights
+_PROBED = 64  # number of tokens with which a tokenizer is tested
+_NAMED = 3  # maximum number of mismatched weights that a message names
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # supported data types of weights
 
 
 def import_model(
     model: str, out: Path, overrides: Sequence[str] = (), *, revision: str | None = None, overwrite: bool = False
 ) -> Model:
-    """Create a run folder from a published model, for all commands that sample from, infill with or evaluate a run.
+    """Create a run folder from a published model, which can be used to sample, infill and evaluate.
 
-    The run no longer needs the model's files. To train it further, set `init_from` to the run.
+    The run does not depend on the model's files. To train the model further, set `init_from` to the run folder.
 
     Args:
         model: name on the hub, folder, or Lightning checkpoint.
-        out: the run folder.
-        overrides: `key.path=value` of its experiment, such as `data.length=256`. Without a `corpus`, the run is only
-            evaluated on text that you name.
+        out: run folder.
+        overrides: `key.path=value` pairs for the experiment, such as `data.length=256`. Without a `corpus`, each
+            evaluation must name its text.
         revision: commit, tag or branch on the hub.
-        overwrite: whether to replace an existing run after the new one is complete.
+        overwrite: whether to replace an existing run once the new one is complete.
+
+    Returns:
+        The imported model.
 
     Raises:
-        UserError: if no backbone reads the model, its files or weights do not fit, or the run exists.
+        UserError: if no backbone can read the model, its files or weights are inconsistent, or the run already exists.
     """
     check_name(out)
-    # A part's name is short for a table that only has `use`.
+    # A component's name is short for a table that only has `use`.
     short = overrides_as_table(overrides)
     said = {kind: {"use": value} if isinstance(value, str) else value for kind, value in short.items()}
     if RunFolder(out).keeps(source := Path(model)) or (source.is_dir() and source.resolve() == out.resolve()):
-        raise UserError(f"{clip(out)} is the folder of the model itself; choose another folder for the run")
+        raise UserError(f"{clip(out)} is the folder of the model itself; choose a different folder for the run")
     published = Published(model, revision)
     with _understanding(published):
         table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
@@ -73,18 +76,20 @@ def import_model(
     folder = RunFolder(out)
     with folder.lock():
         if folder.exists and not overwrite:
-            raise UserError(f"{out} already contains a run; pass --overwrite to replace it, or choose another folder")
+            raise UserError(
+                f"{out} already contains a run; pass --overwrite to replace it, or choose a different folder"
+            )
         backbone = experiment.parts["backbone"]
         if backbone.lora_rank:
             raise UserError(
-                "backbone.lora_rank: an import does not train; leave it out, and set it in a training with "
-                f"init_from={out}"
+                "backbone.lora_rank: an import does not train LoRA matrices; leave lora_rank out, and set it in a "
+                f"training run with init_from={out}"
             )
-        if not backbone.built_with_weights:  # compare, before it takes the memory that settings ask
+        if not backbone.built_with_weights:  # compare before allocating the memory that the settings require
             with _understanding(published), torch.device("meta"), needing_no_memory():
                 backbone.imported(assemble(experiment, context), published)
         module = assemble(experiment, context).eval()
-        # Its weights are those of the run from now on.
+        # From now on, the weights come from the run.
         backbone = backbone.imported(module, published)
         experiment = attrs.evolve(experiment, parts={**experiment.parts, "backbone": backbone})
         made = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
@@ -100,26 +105,26 @@ def import_model(
 
 @contextmanager
 def _understanding(published: Published) -> Iterator[None]:
-    """Raise a `UserError` for any exception that unexpected settings cause."""
+    """Raise a `UserError` in place of any exception that unexpected settings cause."""
     try:
         yield
     except UserError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise UserError(
-            f"{published.model} has settings of an unknown form ({type(error).__name__}: {clip(error)}); "
-            "download it again"
+            f"{published.model} has settings in an unknown format ({type(error).__name__}: {clip(error)}); "
+            "download the model again"
         ) from None
 
 
 def _reader(published: Published, said: dict[str, Any]) -> Any:
-    """Return the backbone class that reads a model: that of `backbone.use`, or the only one that recognises it."""
+    """Return the backbone class for a model: the one in `backbone.use`, or the only one that recognises the model."""
     zoo, named = Zoo.load(), said.get("backbone", {}).get("use")
     known = [zoo.component("backbone", name) for name in ([str(named)] if named else zoo.names("backbone"))]
     able: list[Any] = [cls for cls in known if hasattr(cls, "import_table")]
     if named:
         if not able:
-            raise UserError(f"backbone.use: {named!r} cannot read published models; leave it out")
+            raise UserError(f"backbone.use: {named!r} cannot read published models; leave backbone.use out")
         return able[0]
     reading = [cls for cls in able if cls.reads(published.config)]
     if len(reading) == 1:
@@ -128,7 +133,7 @@ def _reader(published: Published, said: dict[str, Any]) -> Any:
     what = f"{published.model} (model_type {clip(repr(kind))})" if kind else published.model
     if reading:
         names = ", ".join(cls.name for cls in reading)
-        raise UserError(f"several backbones read {what}: {names}; choose one with backbone.use=")
+        raise UserError(f"several backbones recognise {what}: {names}; choose one with backbone.use=")
     names = ", ".join(cls.name for cls in able) or "none is installed"
     raise UserError(
         f"no backbone recognises {what} (backbones that read models: {names}); install a package with one, such as "
@@ -140,13 +145,14 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
     """Copy the weights of a published model into a network.
 
     Args:
-        own: the network's weights, as views by their published names and in their published shapes. On the meta device,
+        own: dict from published name to the network's weight, as a view in the published shape. On the meta device,
             only names, shapes and types are compared.
-        constants: values that the model may store and the network computes; if stored, they must be equal.
+        constants: dict from published name to a value that the network computes; if the model stores the value, both
+            must be equal.
         published: the model.
 
     Raises:
-        UserError: if a weight is missing, unknown, of another shape or type, or not finite; the message names it.
+        UserError: if a weight is missing, unknown or not finite, or has the wrong shape or type; the message names it.
     """
     weights = published.weights
     wrong = [f"{name} is missing" for name in own if name not in weights]
@@ -156,7 +162,7 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
         if found.shape != tensor.shape:
             wrong.append(f"{name} has the shape {list(found.shape)} instead of {list(tensor.shape)}")
         elif found.dtype not in FLOATS:
-            wrong.append(f"{name} has the type {found.dtype}, which is not a floating-point type")
+            wrong.append(f"{name} has the unsupported type {found.dtype}")
     refuse_other(wrong, published.model)
     if any(tensor.is_meta for tensor in own.values()):
         return
@@ -172,7 +178,7 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
 
 
 def refuse_other(wrong: Sequence[str], model: str) -> None:
-    """Raise a `UserError` if weights do not match a model's settings; each clause names one."""
+    """Raise a `UserError` if `wrong` describes weights that do not match a model's settings."""
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise UserError(
@@ -182,30 +188,30 @@ def refuse_other(wrong: Sequence[str], model: str) -> None:
 
 
 def refuse_without_row(context: Context, rows: int, model: str) -> None:
-    """Raise a `UserError` if the embedding of a model has fewer rows than its tokenizer has tokens."""
+    """Raise a `UserError` if a model's embedding has fewer rows than its tokenizer has tokens."""
     V, library = context.vocabulary_size, context.tokenizer and context.tokenizer.library
     if rows < V:
         names = [repr(library.id_to_token(i)) for i in range(rows, V)] if library else []
-        named = f", the first without a row is {clip(names[0], 60)}" if names else ""
+        named = f" (the first without a row is {clip(names[0], 60)})" if names else ""
         raise UserError(
-            f"{model}: the embedding has {rows} rows and the tokenizer {V} tokens{named}; use the model's own "
+            f"{model}: the embedding has {rows} rows, but the tokenizer has {V} tokens{named}; use the model's own "
             f"tokenizer, or add the rows with `resize_token_embeddings({V})` and save the model again"
         )
 
 
 def refuse_unread(tokenizer: TokenizerModel, model: str) -> None:
-    """Raise a `UserError` if a tokenizer encodes none of its own tokens, so that every text is unknown to it."""
+    """Raise a `UserError` if a tokenizer encodes all of its own tokens as unknown."""
     own = np.flatnonzero(tokenizer.byte_counts())
     texts = [tokenizer.decode([int(i)]) for i in own[:: 1 + len(own) // _PROBED]]
     if not any(i != tokenizer.unknown for ids in tokenizer.encode_batch(texts) for i in ids):
         raise UserError(
-            f"the tokenizer of {model} has {tokenizer.vocabulary_size} tokens and reads any text as unknown; download "
-            "its files again, or choose another tokenizer with tokenizer.model or tokenizer.path"
+            f"the tokenizer of {model} has {tokenizer.vocabulary_size} tokens, but encodes every text as unknown; "
+            "download its files again, or choose a different tokenizer with tokenizer.model or tokenizer.path"
         )
 
 
 def refuse_not_finite(name: str, weight: Tensor, model: str) -> None:
-    """Raise a `UserError` if a weight of a published model is not finite in the network's data type."""
+    """Raise a `UserError` if a published weight is not finite in the network's data type."""
     if count := int((~weight.isfinite()).sum()):
         many = f"{count:,} values that are" if count > 1 else "1 value that is"
         half = weight.dtype == torch.float16

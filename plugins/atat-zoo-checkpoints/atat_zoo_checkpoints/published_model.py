@@ -1,4 +1,4 @@
-"""Published models: a name on the hub, a folder, or a Lightning checkpoint. None of their code runs."""
+"""Published models: on the hub, in a folder, or in a Lightning checkpoint. Their code is never run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NAME = "pass a model name on the hub, a folder with config.json and safetensors
 
 
 class Base(NamedTuple):
-    """Base model of an adapter: a name on the hub or a folder, and its revision."""
+    """Base model of an adapter: a name on the hub or a folder, and a revision."""
 
     name: str
     revision: str | None = None
 
 
 class Published:
-    """Published model, given by its name on the Hugging Face hub, its folder, or its checkpoint file."""
+    """Published model, identified by a name on the Hugging Face hub, a folder, or a checkpoint file."""
 
     def __init__(self, model: str, revision: str | None = None) -> None:
         self.model, self.revision = model, revision
@@ -40,18 +40,18 @@ class Published:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether the model is one file, a Lightning checkpoint."""
+        """Whether the model is a Lightning checkpoint, which is a single file."""
         return self._path.suffix in CHECKPOINTS
 
     def file(self, name: str) -> Path | None:
-        """Return the path of a file of the model, downloaded if needed, or None if the model does not have it.
+        """Return the path of a file from the model, downloaded if needed, or None if the model does not have it.
 
         Raises:
             UserError: if the model does not exist, or the hub cannot be reached.
         """
         if Path(name).name != name:
             raise UserError(
-                f"{self.model} refers to a file {clip(repr(name))} outside its folder; download the model again"
+                f"{self.model} refers to the file {clip(repr(name))} outside its folder; download the model again"
             )
         if self._path.is_dir():
             path = self._path / name
@@ -63,7 +63,7 @@ class Published:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Content of config.json, or the training settings in a checkpoint.
+        """Content of config.json, or the training settings from a checkpoint.
 
         Raises:
             UserError: if it is missing or cannot be read.
@@ -84,10 +84,10 @@ class Published:
 
     @cached_property
     def weights(self) -> Mapping[str, Tensor]:
-        """Weights by name, each loaded on access; for a checkpoint, the EMA weights.
-        UserError: if safetensors are missing or damaged, or do not match the index.
-                    UserError: if safetensors are missing or damaged, or do not match the
-                        index.
+        """Mapping from name to weight, which loads each weight on access; for a checkpoint, the EMA weights.
+
+        Raises:
+            UserError: if safetensors are missing or damaged, or do not match the index.
         """
         if self.is_checkpoint:
             return self._checkpoint[1]
@@ -95,7 +95,7 @@ class Published:
             return Safetensors([single])
         index = self.file(INDEX)
         if index is None:
-            raise UserError(f"{self.model} has neither {WEIGHTS} nor {INDEX}; choose a model with safetensors")
+            raise UserError(f"{self.model} does not have {WEIGHTS} or {INDEX}; choose a model with safetensors")
         names = _json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f"{index} has no weight_map from names to files; download the model again")
@@ -105,21 +105,21 @@ class Published:
         found = Safetensors([path for path in files.values() if path is not None])
         for name, path in found.places:
             if names.get(name) != path.name:
-                said = f"it is in {clip(repr(names[name]))}" if name in names else "it does not exist"
-                raise UserError(f"{path} has {clip(name)}, but {index} says that {said}; download the model again")
+                said = f"places it in {clip(repr(names[name]))}" if name in names else "does not list it"
+                raise UserError(f"{path} contains {clip(name)}, but {index} {said}; download the model again")
         if lost := sorted(names.keys() - found.keys()):
             raise UserError(f"{names[lost[0]]} lacks {clip(lost[0])}, which {index} names; download the model again")
         return found
 
 
 class Safetensors(Mapping[str, "Tensor"]):
-    """Tensors of safetensors files by name; tied tensors, stored once, are found by both names."""
+    """Mapping from name to tensor for safetensors files; a tied tensor, which is stored once, has both names."""
 
     def __init__(self, paths: list[Path]) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self.of: dict[str, tuple[Any, str]] = {}  # the file of each, and its name there
-        self.places: list[tuple[str, Path]] = []  # the names in each file
+        self.of: dict[str, tuple[Any, str]] = {}  # by name: the file, and the tensor's name in it
+        self.places: list[tuple[str, Path]] = []  # each name, and the file that contains it
         for path in paths:
             try:
                 opened: Any = safe_open(path, framework="pt")
@@ -143,9 +143,9 @@ class Safetensors(Mapping[str, "Tensor"]):
 
 
 def refuse_links_out(folder: Path, paths: Iterable[Path] | None = None) -> None:
-    """Raise a `UserError` if a file in a received folder is a link to a target outside it.
+    """Raise a `UserError` if a file in a received folder is a link to a file outside the folder.
 
-    `paths` limits the check to these files. In the hub's cache, a snapshot may link to its blobs.
+    Only `paths` are checked, if they are passed. A snapshot in the hub's cache may link to its blobs.
     """
     root = Path(os.path.realpath(folder))
     own = [root, root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [root]
@@ -153,11 +153,11 @@ def refuse_links_out(folder: Path, paths: Iterable[Path] | None = None) -> None:
         paths = (Path(place, name) for place, within, files in os.walk(folder) for name in (*within, *files))
     for path in paths:
         if not any(Path(os.path.realpath(path)).is_relative_to(each) for each in own):
-            raise UserError(f"{path} is a link to a file outside its folder; replace the link by the file")
+            raise UserError(f"{path} is a link to a file outside its folder; replace the link with the file")
 
 
 def fetched(model: str, name: str, revision: str | None = None) -> Path | None:
-    """Return the path of a file of a model on the hub, downloaded if needed; None if the model does not have it.
+    """Return the path of a file from a model on the hub, downloaded if needed, or None if the model does not have it.
 
     Raises:
         UserError: if the model does not exist, or the hub cannot be reached.
@@ -174,7 +174,7 @@ def fetched(model: str, name: str, revision: str | None = None) -> Path | None:
         reason = f"{name} is not in the cache, and the hub cannot be reached"
     except EntryNotFoundError:
         return None
-    except Exception as error:  # no such model, no right to it, a name that is none: the library raises many kinds
+    except Exception as error:  # unknown model, no access, invalid name: the library raises many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     raise UserError(
         f"cannot download {clip(repr(model))} ({clip(reason)}); pass a model name on the hub, or an existing folder or "

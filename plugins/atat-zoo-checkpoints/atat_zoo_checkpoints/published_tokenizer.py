@@ -1,4 +1,4 @@
-"""The tokenizer of a published model: its own tokenizer.json, or that of the model that it names."""
+"""The tokenizer of a published model: its own tokenizer.json, or the one of a tokenizer that its settings name."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from atat_zoo_checkpoints.published_model import Published
 
 FILE = "tokenizer.json"
-# Names that recipes give to tokenizers, and where their files are on the hub.
+# The hub's names for tokenizers, by their short names.
 _ON_THE_HUB = {"gpt2": "openai-community/gpt2", "bert-base-uncased": "google-bert/bert-base-uncased"}
 _ENDS = (("<|endoftext|>", "<|endoftext|>"), ("[CLS]", "[SEP]"), ("<bos>", "<eos>"))
 
 
 class Text(NamedTuple):
-    """Tokenizer table of an experiment and its known ids; empty if the user chooses another kind of tokenizer."""
+    """Experiment table for a tokenizer, and its special ids, which are unknown if the user chooses a different kind."""
 
     table: dict[str, Any]
     size: int | None  # V
-    mask: int | None  # its own id of the mask, if it has one
+    mask: int | None  # the id of its own mask, if it has one
     framed: bool  # whether it has BOS and EOS
     bos: int | None
 
@@ -35,8 +35,8 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
     Args:
         published: the model.
         said: the user's tables; `tokenizer.path` takes precedence.
-        named: tokenizer on the hub that the model's settings name, used if the model has no file of its own.
-        ends: names of BOS and EOS, if known; by default, the first usual pair that the tokenizer has.
+        named: the tokenizer that the model's settings name, which is used if the model does not have its own.
+        ends: names of BOS and EOS; None for the first of the usual pairs that is in the vocabulary.
     """
     given = said.get("tokenizer", {})
     if given.get("use", "pretrained") != "pretrained":
@@ -50,11 +50,11 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
                 path = fetched(_ON_THE_HUB.get(named, named), FILE)
             except UserError as error:
                 raise UserError(
-                    f"{published.model} has the tokenizer of {named!r}: {error}; or pass its tokenizer.json with "
+                    f"{published.model} uses the tokenizer {named!r}: {error}; or pass its tokenizer.json with "
                     "tokenizer.path="
                 ) from None
     if path is None:
-        raise UserError(f"{published.model} has no {FILE}; pass that of its tokenizer with tokenizer.path=")
+        raise UserError(f"{published.model} does not have a {FILE}; pass one with tokenizer.path=")
     library = _library(path)
     pairs = _ENDS if ends is None else (ends,)
     pair = next((pair for pair in pairs if None not in map(library.token_to_id, pair)), None)

@@ -1,4 +1,4 @@
-"""SetDLM's objective: `sets` with a network that also reads a mask for each token."""
+"""SetDLM's objective: `set_causal` with a network that also reads a mask for each token."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @component
 class SetDiffusionObjective(SetCausalObjective):
-    """SetDLM's form of `sets` (Arriola & Kuleshov): two streams of a text after a start token.
+    """SetDLM's form of `set_causal` (Arriola & Kuleshov), with a stream of masks and a stream of tokens.
 
-    The mask stream predicts: each mask sees itself and the tokens of earlier steps. In the token stream, which includes
-    the start token, each token sees itself and those that come no later, from left to right within a step. One forward
-    pass thus reads the text twice and predicts every position in any order. The start token is at position −1, so a
-    backbone with position embeddings is refused.
+    The mask stream makes the predictions: each mask sees itself and the tokens from earlier steps. In the token stream,
+    which begins with a start token, each token sees itself and the tokens before it, where tokens from the same step
+    are ordered from left to right. One forward pass thus reads the text twice and predicts every position in any order.
+    The start token is at position −1, so a backbone with position embeddings is refused.
 
-    Steps, given tokens, weights and bounds are those of `sets`. Generation reads the text anew in each decoding step,
-    without cached keys and values.
+    Steps, given tokens, weights and bounds are those of `set_causal`. Generation reads the whole text again in each
+    decoding step, without cached keys and values.
     """
 
     name = "set_diffusion"
@@ -35,17 +35,18 @@ class SetDiffusionObjective(SetCausalObjective):
     network = "atat_zoo_checkpoints.set_diffusion_module:SetDiffusionModule"
     shifted = False
     hub_form = ""  # type: ignore[assignment]
-    start: int = param(0, help="id of the token before each text: the published model's BOS", ge=0)
+    start: int = param(0, help="id of the start token before each text, such as the published model's BOS", ge=0)
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         return experiment.train.batch_size, 2 * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems of `sets`, and a text that is too long together with the start token."""
+        """Yield the problems of `set_causal`, and a problem if a text with the start token is too long."""
         yield from super().check(experiment)
         longest = getattr(experiment.parts["backbone"], "max_length", None)
-        if experiment.data.length == longest:  # a longer one is refused by the backbone
+        if experiment.data.length == longest:  # the backbone refuses a longer text
             yield Problem(
-                "data.length", f"{experiment.data.length} and the start token exceed {longest}; set {longest - 1}"
+                "data.length",
+                f"{experiment.data.length} tokens and the start token exceed the maximum {longest}; set {longest - 1}",
             )

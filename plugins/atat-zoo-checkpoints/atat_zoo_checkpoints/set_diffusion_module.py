@@ -1,4 +1,7 @@
-"""The network of SetDLM in decoding steps. B rows, L positions, D width, N predictions."""
+"""The network of SetDLM.
+
+Shapes: B sequences, L positions, D width, N predictions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SetDiffusionModule(PositionSetsModule):
-    """Module that trains like `sets`, with the masks in their own stream."""
+    """Module that trains like `set_causal`, with a separate stream of masks."""
 
     def __init__(
         self, context: Context, parts: Mapping[str, Any], batch_size: int, *, start: int, **parameters: float
@@ -32,20 +35,22 @@ class SetDiffusionModule(PositionSetsModule):
         super().__init__(context, parts, batch_size, **parameters)
         self.start = start
         if start >= (V := context.vocabulary_size):
-            raise UserError(f"objective.start = {start} is not a token; use one of 0 … {V - 1}, such as the BOS")
+            raise UserError(
+                f"objective.start = {start} is not a token; use an id from 0 to {V - 1}, such as that of BOS"
+            )
         if any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             raise UserError(
-                "objective 'set_diffusion' has its start token at position −1, which position embeddings do not have; "
-                "choose a backbone with rotary positions, such as ddit"
+                "objective 'set_diffusion' has its start token at position −1, which position embeddings do not "
+                "include; choose a backbone with rotary positions, such as ddit"
             )
 
     @override
     def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
-        """Return hidden states [B, L, D] of the masks, which come before the start and the tokens in the input."""
+        """Return the hidden states [B, L, D] of the masks; the input consists of masks, the start token and tokens."""
         (B, L), device = x.shape, x.device
         position = torch.arange(-1, L, device=device).expand(B, -1)
         text = F.pad(x, (1, 0), value=self.start)
-        # The start comes before what is given. Of one step, the tokens come from left to right.
+        # The start token comes before given tokens. Within a step, tokens are ordered from left to right.
         of_tokens = F.pad(steps, (1, 0), value=-2)
         step, rank = torch.cat([steps, of_tokens], 1), F.pad((of_tokens + 2) * (L + 1) + position, (L, 0))
 
@@ -69,7 +74,7 @@ class SetDiffusionModule(PositionSetsModule):
 
 
 class SetDiffusionPredictor(Predictor):
-    """p_θ(x_i | z) with all visible tokens as the prompt, or with each generated token in its decoding step."""
+    """Predictor of p_θ(x_i | z), where visible tokens are the prompt, or belong to steps during generation."""
 
     scores_visible_tokens = False
     module: SetDiffusionModule
@@ -80,11 +85,11 @@ class SetDiffusionPredictor(Predictor):
 
 
 class IncrementalSetDiffusionPredictor(SetDiffusionPredictor):
-    """p_θ of generated texts: tokens visible at the first call are the prompt, and every call is a step."""
+    """Predictor during generation: tokens visible at the first call are the prompt, and each call is a step."""
 
     def __init__(self, module: SetDiffusionModule, came: Tensor, rows: Tensor | None = None) -> None:
         super().__init__(module)
-        self.came, self.rows = came, rows  # in which order the tokens of all texts came, int64 [B, L]; −1 for none
+        self.came, self.rows = came, rows  # step of each token, int64 [B, L]; −1 at masks
 
     @override
     def begin_generation(self, tokens: Tensor) -> Denoiser:
@@ -101,5 +106,5 @@ class IncrementalSetDiffusionPredictor(SetDiffusionPredictor):
         now = came.amax(1, keepdim=True) + 1
         came = torch.where(~masked & (came < 0), now, came)
         self.came[rows] = came
-        # Steps are compared, so it is all one whether what is given has 0 or −1.
+        # Steps are only compared, so given tokens can have 0 or −1.
         return self.module.inputs_in_steps(tokens, torch.where(masked, now + 1, came))

@@ -1,6 +1,6 @@
-"""Shared modules of the networks: published token ids, the last layer, positions and rotary angles.
+"""Modules that the networks share: published token ids, the last layer, positions and rotary angles.
 
-B sequences, L tokens, C cached ones, D width, V predictable tokens, R rows of the published embedding.
+Shapes: B sequences, L tokens, D width, H heads, V predictable tokens, R rows in the published embedding.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from atat_zoo_checkpoints.model_import import refuse_without_row
 if TYPE_CHECKING:
     from atat_zoo.registry import Context
 
-# What is never predicted: no probability beside it is as small in any precision, and its product with one is finite.
+# Logit of a token that is never predicted: its probability is 0 in every precision, and products with it are finite.
 _NEVER = -1e4
 
 
 class PublishedNetwork(nn.Module):
-    """Network whose embedding and head have R rows, which include the zoo's V + 1 tokens.
+    """Network whose embedding and head have R rows, which include those of the zoo's V + 1 tokens.
 
-    The zoo's mask V becomes the published mask, which is never predicted unless it only starts a text.
+    The zoo's mask V is mapped to the published mask, which is never predicted unless it only starts a text.
     """
 
     def __init__(
@@ -52,30 +52,30 @@ class PublishedNetwork(nn.Module):
 
     @property
     def embedding(self) -> Embedding:
-        """Embedding with the published mask; see `BackboneModule`."""
+        """Embedding of the zoo's tokens; see `BackboneModule`."""
         return Embedding(self)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return [B, L, D] for the zoo's tokens [B, L]."""
+        """Return the embeddings [B, L, D] of the zoo's tokens [B, L]."""
         return self.table(torch.where(tokens == self.V, self.mask_id, tokens))
 
 
 class Embedding(nn.Module):
-    """Embedding of the zoo's ids 0 … V; it shares the network's weights, which are not saved twice."""
+    """Embedding of the zoo's ids 0 … V, which shares the network's weights without saving them twice."""
 
     def __init__(self, network: PublishedNetwork) -> None:
         super().__init__()
-        self.of = [network]  # in a list, so that it is no part of it
+        self.of = [network]  # in a list, so that the network is not a submodule
         self.num_embeddings, self.embedding_dim = network.V + 1, network.table.embedding_dim
         self.weight = network.table.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return [B, L, D] for tokens [B, L]."""
+        """Return the embeddings [B, L, D] of tokens [B, L]."""
         return self.of[0].embed(tokens)
 
 
 class Head(nn.Module):
-    """Head from hidden states [..., D] to logits [..., V], with a weight and a bias of R rows."""
+    """Head that maps hidden states [..., D] to logits [..., V]; its weight and bias have R rows."""
 
     def __init__(self, table: nn.Embedding, V: int, never: int | None) -> None:
         super().__init__()
@@ -87,14 +87,14 @@ class Head(nn.Module):
         """Return the logits."""
         logits = F.linear(hidden, self.weight[: self.V], None if self.bias is None else self.bias[: self.V])
         if self.never is not None:
-            logits[..., self.never] = _NEVER  # in place: they are large, and nobody else's
+            logits[..., self.never] = _NEVER  # in place, because the logits are large
         return logits
 
 
 def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache: Any, *, longest: int) -> Tensor:
-    """Return the position of each token, [L] or [B, L], at most `longest`; see `BackboneModule`."""
+    """Return the position of each token, [L] or [B, L], or raise if there are more than `longest` tokens."""
     if cache is not None and (positions is None or isinstance(attention, str)):
-        raise ValueError("with a cache, pass the positions, and the attention as a mask")
+        raise ValueError("with a cache, pass positions, and attention as a mask")
     if positions is not None:
         return positions
     if tokens.shape[1] > longest:
@@ -103,18 +103,18 @@ def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache
 
 
 def rates(width: int, theta: float = 10_000.0) -> Tensor:
-    """Return the angle per position for each pair of a head's dimensions, float32 [width/2] (Su et al., 2021)."""
+    """Return the angle per position for each pair of dimensions in a head, float32 [width/2] (Su et al., 2021)."""
     return 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
 
 
 def rotation(positions: Tensor, per_position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the angles, [L, 1, D/2H] or [B, L, 1, D/2H]."""
+    """Return the cosines and the sines of the rotary angles, each [L, 1, D/2H] or [B, L, 1, D/2H]."""
     angles = (positions.float()[..., None] * per_position)[..., None, :]
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the two halves of each head of x [B, L, H, D/H], or of its first part, by its position's angles."""
+    """Return x [B, L, H, D/H] with each head, or its first part, rotated by the angles of its position."""
     cos, sin = by
     half = cos.shape[-1]
     a, b = x[..., :half], x[..., half : 2 * half]

@@ -59,7 +59,7 @@ def test_peft_loads_the_adapter_beside_the_exported_base(root, atat):
     assert names == {"README.md", "adapter_config.json", "adapter_model.safetensors", "experiment.toml"}
     weights = load_file(root / "adapter" / "adapter_model.safetensors")
     number = sum(weight.numel() for weight in weights.values())
-    assert f"step 0, an adapter of {number:,} parameters; its card is README.md" in out
+    assert f"step 0, an adapter of {number:,} parameters; the model card is README.md" in out
     saved = load_file(root / "tuned" / "model" / "model.safetensors")
     assert number == sum(weight.numel() for name, weight in saved.items() if ".lora_" in name)
     said = json.loads((root / "adapter" / "adapter_config.json").read_text())
@@ -83,11 +83,14 @@ def test_without_an_adapter_the_matrices_are_merged(root):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("tuned --adapter", r"the base of \S+tuned is the run \S+base, which peft cannot read; export that run to a"),
+        (
+            "tuned --adapter",
+            r"the base model of \S+tuned is the run \S+base, which peft cannot read; export that run to a",
+        ),
         ("base --adapter --base exported", r"base was not trained with LoRA \(backbone.lora_rank is 0\)"),
         ("tuned --base exported", "--base only works with --adapter"),
-        ("tuned --adapter --base tuned", "--base tuned is neither a folder with config.json nor a name on the hub"),
-        ("tuned --adapter --base=", "--base '' is neither a folder"),
+        ("tuned --adapter --base tuned", "--base tuned is not a folder with config.json or a name on the hub"),
+        ("tuned --adapter --base=", "--base '' is not a folder"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(words, said, root, atat, monkeypatch):
@@ -105,7 +108,7 @@ def test_the_base_is_the_model_that_the_backbone_names_or_there_is_no_adapter(tm
     assert base_of(tmp_path, experiment, None) == ("somebody/model", "abc")
     assert base_of(tmp_path, experiment, "other/model") == ("other/model", None)
     named.prefix = None
-    with pytest.raises(UserError, match="the layers of backbone 'own' have other names in its published model"):
+    with pytest.raises(UserError, match="the layers of backbone 'own' have different names in its published model"):
         base_of(tmp_path, experiment, "other/model")
 
 

@@ -45,20 +45,20 @@ def test_what_was_not_measured_is_said_with_its_command(form, tmp_path):
     card, said = card_of_export(run, tmp_path / "out")
     task = "text-generation" if form == "autoregressive" else "fill-mask"
     assert (card.data.library_name, card.data.pipeline_tag, card.data.eval_results) == ("transformers", task, None)
-    assert f"Not measured on held-out text: `atat eval {run.path}` does it" in said["How good it is"]
-    assert f"Not measured: `atat bench samplers {run.path}`" in said["What its samplers cost"]
-    assert "State of the Union" in said["What it was trained on"]
-    assert "Licence of the text: public domain." in said["What it was trained on"]
+    assert f"not been evaluated on held-out text; run `atat eval {run.path}`" in said["Evaluation"]
+    assert f"No sampler has been evaluated on held-out text. `atat bench samplers {run.path}`" in said["Samplers"]
+    assert "State of the Union" in said["Training data"]
+    assert "Licence of the text: public domain." in said["Training data"]
     assert "perplexity" not in card.text.replace("generative perplexity", "")
-    assert f"| objective | `{'set_causal' if form == 'sets' else form}` |" in said["How it was trained"]
-    assert ("estimator (" in said["How it was trained"]) == (form == "mdlm")
-    assert "$ atat train experiment.toml" in said["To make it again"]
+    assert f"| objective | `{'set_causal' if form == 'sets' else form}` |" in said["Training"]
+    assert ("estimator (" in said["Training"]) == (form == "mdlm")
+    assert "$ atat train experiment.toml" in said["Reproduction"]
     if form == "autoregressive":
         exact = EVALUATION | {"method": "likelihood", "draws": 0, "bounds": {"nelbo": {"value": 40.0, "stderr": 0.5}}}
         write_json(run.evaluations / "a.json", exact)
-        said = card_of_export(run, tmp_path / "exact")[1]["How good it is"]
+        said = card_of_export(run, tmp_path / "exact")[1]["Evaluation"]
         assert "| perplexity | 40.0 ± 0.5 | exp(NLL per token), exact likelihood |" in said
-        assert "masks by" not in said
+        assert "masks from" not in said
 
 
 def test_a_bound_is_said_by_its_name_with_its_error_and_prices_at_their_evaluations(tmp_path):
@@ -80,11 +80,11 @@ def test_a_bound_is_said_by_its_name_with_its_error_and_prices_at_their_evaluati
     ]
     assert "| perplexity | 61.5 ± 1.3 | exp(NELBO per token) under uniform masking: an upper bound" in card.text
     assert "| sets bound | 53.8 ± 0.8 | exp(NLL per token) under the objective's own process" in card.text
-    assert "On validation text: 1,024 sequences, 4 masks each, 9,000 tokens, masks by `exact_k`, seed 17" in card.text
-    assert "| strided | stride = 4 | 4.0 | policy likelihood | 51.2 ± 1.5 |" in said["What its samplers cost"]
-    assert "It took 1 min on cpu in fp32 on each of 2." in said["How it was trained"]
-    assert "begun by `atat train sets --overwrite`, at commit `abc` with changes" in said["To make it again"]
-    assert "with Python 3.11, torch 2.7.0." in said["To make it again"]
+    assert "on validation text: 1,024 sequences, 4 masks each, 9,000 tokens, masks from `exact_k`, seed 17" in card.text
+    assert "| strided | stride = 4 | 4.0 | policy likelihood | 51.2 ± 1.5 |" in said["Samplers"]
+    assert "Training took 1 min on cpu in fp32 with 2 ranks." in said["Training"]
+    assert "started with `atat train sets --overwrite`, at commit `abc` with uncommitted" in said["Reproduction"]
+    assert "with Python 3.11, torch 2.7.0." in said["Reproduction"]
     told = [(each.metric_type, each.dataset_type, each.dataset_name, each.task_type) for each in card.data.eval_results]
     assert told == [(kind, "sotu", "sotu, validation", "fill-mask") for kind in ("perplexity", "sets_bound")]
     assert card.data.tags == ["atat-zoo", "masked-diffusion", "set_causal"]
@@ -97,9 +97,9 @@ def test_a_damaged_record_is_one_that_is_not_there(tmp_path):
     write_json(run.environment, {"command": 5, "git": "main", "packages": [], "computes": 7})
     run.metrics.write_text("{")
     _, said = card_of_export(run, tmp_path / "out")
-    assert "Not measured on held-out text" in said["How good it is"]
-    assert "Not measured: `atat bench samplers" in said["What its samplers cost"]
-    assert "How long it took is not recorded" in said["How it was trained"]
+    assert "The model has not been evaluated on held-out text" in said["Evaluation"]
+    assert "No sampler has been evaluated on held-out text. `atat bench samplers" in said["Samplers"]
+    assert "The duration of training is not recorded" in said["Training"]
 
 
 def test_the_card_of_an_import_says_whose_weights_these_are_and_that_nothing_was_trained(tmp_path):
@@ -111,15 +111,13 @@ def test_the_card_of_an_import_says_whose_weights_these_are_and_that_nothing_was
     write_json(run.evaluations / "a.json", EVALUATION | {"bounds": bounds, "corpus": "ptb"})
     card, said = card_of_export(run, tmp_path / "out")
     whose = "`author/model` at revision `v1`"
-    assert f"parameters, {whose}, which atat_zoo has imported and not trained. It is read and evaluated by" in card.text
-    assert said["What it was trained on"].strip() == (
-        f"The text that it has learned is not recorded here: see the model card of {whose}."
-    )
-    assert f"Nothing was trained here: the weights are those of {whose}." in said["How it was trained"]
-    assert "| objective | `mdlm` |" in said["How it was trained"]
-    assert f"Its limits are those of {whose};" in said["Limits"]
-    assert "$ atat import author/model RUN\n" in said["To make it again"]
-    assert "It was imported with Python 3.11, torch 2.7.0." in said["To make it again"]
+    assert f"parameters, imported by atat_zoo from {whose} without further training. It is used" in card.text
+    assert said["Training data"].strip() == f"The training data are not recorded here; see the model card of {whose}."
+    assert f"The weights are those of {whose}, without further training." in said["Training"]
+    assert "| objective | `mdlm` |" in said["Training"]
+    assert f"Its limitations are those of {whose};" in said["Limitations"]
+    assert "$ atat import author/model RUN\n" in said["Reproduction"]
+    assert "It was imported with Python 3.11, torch 2.7.0." in said["Reproduction"]
     assert not any(false in card.text for false in ("sotu", "public domain", "0 steps", "atat train", "trained with"))
 
 
@@ -149,8 +147,8 @@ def test_what_a_received_run_has_recorded_is_text_of_the_card(split, sampler, co
     assert head["library_name"] == "transformers"
     assert [line for line in body.splitlines() if line.startswith("#")] == [
         "# name",
-        *(f"## {title}" for title in ("Use", "What it was trained on", "How it was trained", "How good it is")),
-        *(f"## {title}" for title in ("What its samplers cost", "Limits", "To make it again", "To cite it")),
+        *(f"## {title}" for title in ("Usage", "Training data", "Training", "Evaluation")),
+        *(f"## {title}" for title in ("Samplers", "Limitations", "Reproduction", "Citation")),
     ]
     parsed = MarkdownIt("commonmark").parse(body)
     inline = [token for block in parsed for token in block.children or ()]
@@ -166,9 +164,9 @@ def test_the_licence_of_a_recipe_is_its_own(tmp_path):
         "test": ["corpora/ptb/ptb.test.txt*"],
     }
     _, said = card_of_export(run_of(model_of("mdlm", corpus=corpus), tmp_path / "run"), tmp_path / "out")
-    text = said["What it was trained on"]
+    text = said["Training data"]
     assert "Licence of the text: of the Linguistic Data Consortium; for research. Cite Marcus et al., 1993" in text
-    assert "`atat data get ptb` fetches it." in text
+    assert "`atat data get ptb` downloads it." in text
     corpus |= {"source": "mine"}
     _, said = card_of_export(run_of(model_of("mdlm", corpus=corpus), tmp_path / "other"), tmp_path / "again")
-    assert "is not recorded in a run: whoever had it knows" in said["What it was trained on"]
+    assert "The run does not record the licence of the text" in said["Training data"]

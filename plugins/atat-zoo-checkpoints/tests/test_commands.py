@@ -35,7 +35,7 @@ def test_a_run_is_not_replaced_by_a_model_of_its_own(model, tmp_path, monkeypatc
     file.parent.mkdir(parents=True)
     for path in (file, Path("run/resolved.toml")):
         path.write_text("{}")
-    with pytest.raises(UserError, match="run is the folder of the model itself; choose another folder"):
+    with pytest.raises(UserError, match="run is the folder of the model itself; choose a different folder"):
         import_model(model, Path("run"), overwrite=True)
     assert json.loads(file.read_text()) == {}
 

@@ -84,7 +84,7 @@ SIZE, NAME = "is not a size; use a size like 5GB or 200MB", "is not a model name
         (["--public"], "--public only works with --push"),
         (["--push", "", "--public"], f"--push '' {NAME}"),
         (["--push", "mine"], f"--push mine {NAME}"),
-        (["--push", "me/mine"], "--push needs a token of the hub; log in with `hf auth login`, or set HF_TOKEN"),
+        (["--push", "me/mine"], "--push requires an access token; log in with `hf auth login`, or set HF_TOKEN"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, run, tmp_path, atat, monkeypatch):
@@ -98,7 +98,7 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
     other = run_of(model_of("block"), tmp_path / "block")
     other.model.joinpath("model.safetensors").write_bytes(b"")
     sentences = [
-        ((str(other.path), "out"), "objective 'block' predicts the first block that contains only masks"),
+        ((str(other.path), "out"), "objective 'block' only predicts the first fully masked block"),
         ((str(run.path), str(run.path)), "is not empty; choose a new folder"),
         ((str(run.path), "\udcff"), r"'\udcff': the name is not UTF-8; choose a different name"),
         ((str(tmp_path / "none"), "out"), "is not a run folder"),
@@ -130,7 +130,9 @@ def test_it_is_pushed_privately_unless_said_and_a_refusal_of_the_hub_keeps_the_e
         raise OSError("403 Forbidden\nmore")
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", forbidden)
-    with pytest.raises(UserError, match=r"--push me/mine: 403 Forbidden; the export is in .*out: retry with") as one:
+    with pytest.raises(
+        UserError, match=r"--push me/mine: 403 Forbidden; the export is complete in .*out: .* retry with"
+    ) as one:
         model_export.push(out, "me/mine")
     assert "\n" not in str(one.value)
 

@@ -116,5 +116,5 @@ def test_a_vocabulary_with_gaps_is_refused(tmp_path):
     made["model"]["vocab"]["zz"] = 300
     (tmp_path / "tokenizer.json").write_text(json.dumps(made), encoding="utf-8")
     ours = Zoo.load().spec("tokenizer", {"use": "pretrained", "path": str(tmp_path)}).train(lambda: iter(()))
-    with pytest.raises(UserError, match="ids without a token below its largest, 300"):
+    with pytest.raises(UserError, match="ids below the tokenizer's largest id, 300, have no token"):
         save(ours, tmp_path, framed=False, causal=False, length=8)

@@ -193,30 +193,30 @@ def set_(**changes):
         ("mdlm", lambda w, c: w.update(other=torch.zeros(1)), "other is unknown; download the model again"),
         ("mdlm", lambda w, c: w["backbone.rotary_emb.inv_freq"].mul_(2), "inv_freq differs from its computed value"),
         ("mdlm", set_(n_blocks=3), r"blocks\.2\.norm1\.weight is missing; .* and 7 more; download"),
-        ("mdlm", lambda w, c: c.pop("n_blocks"), "settings of an unknown form .*n_blocks"),
-        ("mdlm", set_(n_heads=3), "width = 32 does not divide into 3 heads"),
-        ("mdlm", set_(vocab_size=100), "has 100 rows and the tokenizer 257 tokens, the first"),
+        ("mdlm", lambda w, c: c.pop("n_blocks"), "settings in an unknown format .*n_blocks"),
+        ("mdlm", set_(n_heads=3), "width = 32 cannot be split into 3 heads"),
+        ("mdlm", set_(vocab_size=100), "has 100 rows, but the tokenizer has 257 tokens .the first"),
         ("mdlm", set_(model_type="duo"), "uses uniform noise without a mask token"),
         ("mdlm", set_(model_type="gpt9"), r"no backbone recognises .*model_type 'gpt9'"),
-        ("setdlm", set_(architectures=["MDLM"]), "has the unsupported class MDLM of SetDLM's code"),
-        ("setdlm", set_(keep_clean_bos=False), "or one that masks its BOS, is not supported"),
-        ("setdlm", lambda w, c: c["backbone_config"].update(causal_attention=True), "a causal SetDLM, or"),
+        ("setdlm", set_(architectures=["MDLM"]), "the class MDLM is not supported, only SetDLM"),
+        ("setdlm", set_(keep_clean_bos=False), "or masks its BOS is not supported"),
+        ("setdlm", lambda w, c: c["backbone_config"].update(causal_attention=True), "a SetDLM that is causal or"),
         ("setdlm", lambda w, c: c["backbone_config"].update(_target_="a.Qwen"), r"'a\.Qwen' instead of a ddit"),
         ("setdlm", lambda w, c: c["backbone_config"].update(adaln=True), r"sigma_map\.mlp\.0\.weight is missing"),
-        ("setdlm", lambda w, c: c.pop("length"), "settings of an unknown form .*length"),
-        ("setdlm", lambda w, c: c.pop("architectures"), "has the unsupported class None of SetDLM's code"),
+        ("setdlm", lambda w, c: c.pop("length"), "settings in an unknown format .*length"),
+        ("setdlm", lambda w, c: c.pop("architectures"), "the class None is not supported, only SetDLM"),
         ("setdlm", lambda w, c: c["noise_config"].update(_target_="a.Cosine"), "does not decode whole texts"),
         ("setdlm", set_(block_size=8), "does not decode whole texts in SetDLM's orders"),
-        ("setdlm", set_(bos_token_id=V), r"objective\.start = 257 is not a token; use one of 0 … 256"),
+        ("setdlm", set_(bos_token_id=V), r"objective\.start = 257 is not a token; use an id from 0 to 256"),
         ("setdlm", lambda w, c: w["static_attention_mask"].logical_not_(), "differs from its computed value"),
         (
             "llada",
             set_(block_type="sequential"),
-            "block_type = 'sequential' in its config.json is not supported, only 'llama'",
+            "config.json has block_type = 'sequential', but only 'llama' is supported",
         ),
         ("dream", set_(rope_scaling={"type": "yarn"}), "rope_scaling = "),
-        ("llada2", set_(n_group=8), "experts = 8 do not divide into groups = 8"),
-        ("llada2", set_(num_attention_heads="x"), "settings of an unknown form"),
+        ("llada2", set_(n_group=8), "experts = 8 cannot be split into groups = 8"),
+        ("llada2", set_(num_attention_heads="x"), "settings in an unknown format"),
         # Sizes that the weights do not have are refused before they are built.
         ("llada2", set_(moe_intermediate_size=2**30), "do not match its settings: .*gate_proj.weight has"),
         ("llada2", set_(num_hidden_layers=10_000), "too few for the layers and experts in its config.json; download"),
@@ -301,7 +301,7 @@ def test_what_a_set_diffusion_has_learned_is_given_back_whatever_it_writes_by(wi
 
 def test_a_text_leaves_room_for_its_start(tmp_path):
     small("setdlm", tmp_path / "model")
-    with pytest.raises(UserError, match=r"data\.length: 33 and the start token exceed 33; set 32"):
+    with pytest.raises(UserError, match=r"data\.length: 33 tokens and the start token exceed the maximum 33; set 32"):
         import_model(str(tmp_path / "model"), tmp_path / "run", ["data.length=33"])
 
 
@@ -313,8 +313,8 @@ def test_a_damaged_file_and_an_absent_one_are_said_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"model\.safetensors is not a safetensors file"):
         import_model(str(folder), tmp_path / "run")
     for name, message in (
-        ("model.safetensors", r"has neither model\.safetensors nor"),
-        ("tokenizer.json", r"has no tokenizer\.json; pass that of its tokenizer with tokenizer\.path="),
+        ("model.safetensors", r"does not have model\.safetensors or"),
+        ("tokenizer.json", r"does not have a tokenizer\.json; pass one with tokenizer\.path="),
         ("config.json", r"has no config\.json"),
     ):
         (folder / name).unlink()
@@ -333,7 +333,9 @@ def test_a_tokenizer_is_that_of_the_hub_which_the_settings_name(tmp_path, monkey
         return str(tmp_path / "given" / "tokenizer.json")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    with pytest.raises(UserError, match=r"tokenizer of .gpt2.: .*; or pass its tokenizer\.json with tokenizer\.path="):
+    with pytest.raises(
+        UserError, match=r"uses the tokenizer .gpt2.: .*; or pass its tokenizer\.json with tokenizer\.path="
+    ):
         import_model(path, tmp_path / "run")
     made = import_model(path, tmp_path / "run")
     assert asked == [("openai-community/gpt2", "tokenizer.json")] * 2
@@ -355,10 +357,10 @@ def test_a_checkpoint_that_is_cut_or_absent_is_said_in_a_sentence(tmp_path):
     [
         ({"algo": {"name": "duo_base", "backbone": "dit", "parameterization": "mean"}}, "without a mask token"),
         ({"parameterization": "subs", "backbone": "dimamba"}, "the network 'dimamba'"),
-        ({"parameterization": "v"}, "the unsupported parameterization 'v'"),
+        ({"parameterization": "v"}, "the parameterization 'v' is not supported"),
         (
             {"parameterization": "sedd", "time_conditioning": True, "noise": {"type": "cosine"}},
-            "a noise other than log-linear",
+            "a noise that is not log-linear",
         ),
     ],
 )
@@ -376,7 +378,10 @@ def test_a_block_that_refers_to_the_length_is_the_whole_text(tmp_path):
 
 def test_a_noise_with_another_sigma_than_the_network_learned_is_refused(tmp_path):
     small("sedd", tmp_path / "model")
-    with pytest.raises(UserError, match=r"noise: 'linear' with these parameters has another σ\(t\) .* eps = 0\.001"):
+    with pytest.raises(
+        UserError,
+        match=r"noise: 'linear' with these parameters does not have the σ\(t\) used in training; .* eps = 0\.001",
+    ):
         import_model(str(tmp_path / "model"), tmp_path / "run", ["noise.use=linear"])
 
 

@@ -99,5 +99,5 @@ def test_padding_does_not_count_in_the_length_of_a_text():
     most = network.config.max_position_embeddings
     ids = torch.nn.functional.pad(torch.full((1, most), 5), (0, 3), value=PAD)
     assert network(ids).logits.shape[1] == most + 3
-    with pytest.raises(ValueError, match=f"has {most + 1} tokens, and this model reads at most {most}"):
+    with pytest.raises(ValueError, match=f"has {most + 1} tokens, but this model reads at most {most}"):
         network(torch.full((1, most + 1), 5))

@@ -28,7 +28,7 @@ def test_tokens_whose_place_is_not_known_are_refused(shape):
     module = Zoo.load().spec("backbone", shape).build(Context(vocabulary_size=8, length=16))
     tokens, positions = torch.zeros(1, 4, dtype=torch.int64), torch.arange(4)
     for more in ({}, {"positions": positions, "attention": "causal"}):
-        with pytest.raises(ValueError, match="with a cache, pass the positions, and the attention as a mask"):
+        with pytest.raises(ValueError, match="with a cache, pass positions, and attention as a mask"):
             module(tokens, None, cache=Cache(), **more)
     with pytest.raises(ValueError, match="exceed this backbone's maximum"):
         module(torch.zeros(1, 5000, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""An example plugin: one hook and one masking strategy."""
+"""An example plugin with one hook and one masking strategy."""
 
 from atat_zoo.registry import hookimpl
 
@@ -7,7 +7,7 @@ CONTRACT = 2
 
 @hookimpl
 def atat_zoo_masking() -> list[type]:
-    """Return the masking strategies of this package."""
+    """Return the masking strategies in this package."""
     from atat_zoo_example.rank import Rank
 
     return [Rank]

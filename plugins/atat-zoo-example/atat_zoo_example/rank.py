@@ -14,24 +14,23 @@ if TYPE_CHECKING:
 class Rank:
     """p_i = min(1, λ exp(ρ_i / T)), where ρ_i in [0, 1] is the rank of I_i among the row's maskable tokens.
 
-    Only the order of importance counts, not its size: an estimator with the values 0.49
-    and 0.51 has the same effect as one with 0 and 1. Tokens of equal importance share
-    their mean rank.
+    Only the order of importance matters, not its magnitude: an estimator with the values 0.49 and 0.51 has the same
+    effect as one with 0 and 1. Tokens of equal importance share their mean rank.
     """
 
     name = "rank"
-    summary = "masks important tokens more often, by the rank of their importance"
+    summary = "masks important tokens more often, based on the rank of their importance"
     refs = ()
 
     temperature: float = param(
         1.0,
-        help="temperature; large approaches uniform masking, small masks the most important tokens first",
+        help="temperature; large values approach uniform masking, small values mask the most important tokens first",
         ge=1e-6,
         le=1e9,
     )
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        """Return p, float32 [B, L], given importance [B, L], rate [B] and maskable, bool [B, L]."""
         import torch
 
         from atat_zoo.diffusion.calibration import water_fill

@@ -7,7 +7,7 @@ CONTRACT = 2
 
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
-    """Return the tokenizers of this package."""
+    """Return the tokenizers in this package."""
     from atat_zoo_genomics.alphabet import DNATokenizer
 
     return [DNATokenizer]
@@ -15,7 +15,7 @@ def atat_zoo_tokenizer() -> list[type]:
 
 @hookimpl
 def atat_zoo_corpus() -> list[type]:
-    """Return the corpora of this package."""
+    """Return the corpora in this package."""
     from atat_zoo_genomics.corpora import DNACSVCorpus, FASTACorpus, FASTQCorpus
 
     return [FASTACorpus, FASTQCorpus, DNACSVCorpus]
@@ -23,7 +23,7 @@ def atat_zoo_corpus() -> list[type]:
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the backbones of this package."""
+    """Return the backbones in this package."""
     from atat_zoo_genomics.convolution_backbone import ConvolutionBackbone
 
     return [ConvolutionBackbone]
@@ -31,7 +31,7 @@ def atat_zoo_backbone() -> list[type]:
 
 @hookimpl
 def atat_zoo_estimator() -> list[type]:
-    """Return the estimators of this package."""
+    """Return the estimators in this package."""
     from atat_zoo_genomics.kmers import KmerEstimator
 
     return [KmerEstimator]
@@ -39,7 +39,7 @@ def atat_zoo_estimator() -> list[type]:
 
 @hookimpl
 def atat_zoo_task() -> list[type]:
-    """Return the tasks of this package."""
+    """Return the tasks in this package."""
     from atat_zoo_genomics.genomic_tasks import GenomicBenchmarksTask, GueTask
 
     return [GueTask, GenomicBenchmarksTask]
@@ -47,7 +47,7 @@ def atat_zoo_task() -> list[type]:
 
 @hookimpl
 def atat_zoo_mask_drawing() -> list[type]:
-    """Return the mask drawings of this package."""
+    """Return the mask drawings in this package."""
     from atat_zoo_genomics.kmers import KmerMaskDrawing
 
     return [KmerMaskDrawing]

@@ -1,4 +1,4 @@
-"""`python -m atat_zoo_genomics`: the study of k-mer models and the GUE tasks."""
+"""The command `python -m atat_zoo_genomics`, which compares models with k-mer models and evaluates them on GUE."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from atat_zoo.cli import run as run_command
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Train and evaluate masked diffusion models of DNA."""
+    """Train and evaluate masked diffusion models for DNA."""
 
 
 @main.command()
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), default="runs/promoters", show_default=True, help="Folder for the runs."
+    "--out",
+    type=click.Path(path_type=Path),
+    default="runs/promoters",
+    show_default=True,
+    help="Folder to write the runs to.",
 )
-@click.option("--arm", "arms", multiple=True, help="Arm to train (default: all). Repeatable.")
-@click.option("--write", type=click.Path(path_type=Path), help="Write the table to this Markdown file.")
+@click.option("--arm", "arms", multiple=True, help="Arm to train (default: all); can be repeated.")
+@click.option("--write", type=click.Path(path_type=Path), help="Markdown file to write the results to.")
 def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> None:
-    """Train on GUE's core promoters in DATA, and compare the bounds with k-mer models on the same sequences."""
+    """Train on GUE's core promoters in DATA, and compare with k-mer models on the same sequences."""
     from atat_zoo.cli.console import Bars
     from atat_zoo.experiment.runs import write_text
     from atat_zoo.system.errors import UserError, nearest
@@ -44,11 +48,19 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 @main.command()
 @click.option("--task", required=True, help="GUE task, such as prom_core_all.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder with the task's CSV files.")
-@click.option("--run", required=True, type=click.Path(path_type=Path), help="Run with the tokenizer dna.")
+@click.option("--run", required=True, type=click.Path(path_type=Path), help="Run folder whose tokenizer is dna.")
 @click.option(
-    "--seed", "seeds", multiple=True, type=int, default=(17, 18, 19), show_default=True, help="Seeds of the heads."
+    "--seed",
+    "seeds",
+    multiple=True,
+    type=int,
+    default=(17, 18, 19),
+    show_default=True,
+    help="Number of seeds for the classification head.",
 )
-@click.option("--epochs", default=2, show_default=True, type=click.IntRange(1), help="Passes over the training split.")
+@click.option(
+    "--epochs", default=2, show_default=True, type=click.IntRange(1), help="Number of passes over the training split."
+)
 @click.option("--batch-size", default=128, show_default=True, type=click.IntRange(1), help="Sequences per step.")
 @click.option(
     "--learning-rate",
@@ -64,12 +76,12 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
     type=click.Choice(["test", "dev"]),
     help="Split to evaluate; use dev to choose hyperparameters.",
 )
-@click.option("--scratch", is_flag=True, help="Also train the network from random weights.")
+@click.option("--scratch", is_flag=True, help="Also train the network from scratch, for comparison.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def gue(
     task: str, data: Path, run: Path, seeds: tuple[int, ...], split: str, scratch: bool, as_json: bool, **recipe: Any
 ) -> None:
-    """Fine-tune a run's network for a GUE task, and print its metric and that of a 6-mer model tuned on dev."""
+    """Fine-tune a run's network for a GUE task, and print its metric and the metric of a 6-mer model tuned on dev."""
     from atat_zoo.cli.console import print_json
     from atat_zoo_genomics.gue import TASKS, Recipe
     from atat_zoo_genomics.gue import gue as measure

@@ -30,10 +30,10 @@ _IDS = bytes(max(0, BASES.find(chr(i))) for i in range(256))
 
 
 def read_bases(text: str) -> str:
-    """Return a text in A, C, G, T and N: upper case, with U as T and IUPAC's ambiguity codes as N.
+    """Return a text converted to A, C, G, T and N: in upper case, with U as T and IUPAC's ambiguity codes as N.
 
     Raises:
-        ValueError: with the first character that is not a base code.
+        ValueError: if a character is not a base code; the message is the first such character.
     """
     found = text.encode("ascii", "replace").translate(_READ)
     if (bad := found.find(b"?")) >= 0:
@@ -50,8 +50,8 @@ def reverse_complement(text: str) -> str:
 class DNATokenizer(Tokenizer):
     """Tokenizer with the ids 0 to 4 for A, C, G, T and N, 5 for BOS and 6 for EOS: V = 7.
 
-    Lower case (repeats, in genomes) is read as upper case, U as T, and IUPAC's ten codes for two or three bases as N.
-    Decoding returns the letters A, C, G, T and N. Any other character is an error.
+    Lower case, which marks repeats in genomes, is read as upper case, U as T, and IUPAC's ten codes for two or three
+    bases as N. All other characters are errors. Decoding returns the letters A, C, G, T and N.
     """
 
     name = "dna"
@@ -69,7 +69,7 @@ class DNATokenizer(Tokenizer):
 
 
 class DNAModel(SmallModel):
-    """Trained tokenizer of `dna`."""
+    """Trained form of the tokenizer `dna`."""
 
     def __init__(self) -> None:
         super().__init__([*(base.encode() for base in BASES), b"", b""], bos=5, eos=6)
@@ -81,6 +81,6 @@ class DNAModel(SmallModel):
             return list(read_bases(text).encode().translate(_IDS))
         except ValueError as error:
             raise UserError(
-                f"tokenizer 'dna' supports A, C, G, T, U, N and IUPAC's other codes, not {error.args[0]!r}; "
+                f"tokenizer 'dna' supports A, C, G, T, U, N and IUPAC's ambiguity codes, but not {error.args[0]!r}; "
                 'remove that character, or use the tokenizer "bytes"'
             ) from None

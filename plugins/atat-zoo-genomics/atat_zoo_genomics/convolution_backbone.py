@@ -1,4 +1,4 @@
-"""A backbone of gated dilated convolutions."""
+"""A backbone that consists of gated dilated convolutions."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 @component
 class ConvolutionBackbone:
-    """Gated convolutions over both sides of a position, with a dilation that doubles from layer to layer.
+    """Gated convolutions over both sides of each position, with a dilation that doubles from layer to layer.
 
     A layer adds W (a · silu(g)) to its input, where a and g are convolutions of the normalised input (Dauphin et al.,
     ICML 2017); dilations 1, 2, 4, … restart after every `cycle` layers (van den Oord et al., 2016). Without
     positional embeddings, a sequence may have any length.
 
-    With `reverse_complement`, p(x | z) is exactly equivariant to the reverse complement: half of the channels belong to
-    each strand, and each layer has the same weights for both, mirrored (Shrikumar et al., 2017). The cost stays the
-    same, with half the weights. Equivariance holds when all tokens are visible at once, not under an attention mask.
+    If `reverse_complement` is set, p(x | z) is exactly equivariant to the reverse complement: half of the channels
+    belong to each strand, and each layer has the same weights for both strands, mirrored (Shrikumar et al., 2017). The
+    network has half as many weights at the same cost. Equivariance holds if all tokens are visible at once, but not
+    under an attention mask.
 
-    Attention masks, positions and cached tokens work as in attention: each position of a kernel reads the token at that
-    position if the mask shows it. This path is slower and only used when a caller asks for it.
+    Attention masks, positions and cached tokens work as in attention: each kernel position reads the token at that
+    position if the mask allows it. This path is slower and is used only if a caller passes one of these arguments.
     """
 
     name = "gated_convolution"
@@ -39,12 +40,17 @@ class ConvolutionBackbone:
     reads_time: ClassVar[bool] = False
 
     layers: int = param(6, help="number of layers", ge=1, le=10_000)
-    width: int = param(128, help="D, number of channels", ge=2)
+    width: int = param(128, help="number of channels, D", ge=2)
     kernel: int = param(5, help="kernel width, an odd number", ge=1)
     cycle: int = param(
-        4, help="layers per dilation cycle; the dilation doubles from layer to layer, then restarts at 1", ge=1, le=30
+        4,
+        help="layers per dilation cycle, in which the dilation starts at 1 and doubles from layer to layer",
+        ge=1,
+        le=30,
     )
-    reverse_complement: bool = param(False, help="reverse-complement equivariance; requires the tokenizer dna")
+    reverse_complement: bool = param(
+        False, help="make the network equivariant to the reverse complement, which requires the tokenizer dna"
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.kernel % 2 == 0:
@@ -54,7 +60,7 @@ class ConvolutionBackbone:
 
     @property
     def matrices(self) -> int:
-        """Number of weights that multiply every token, summed over the layers."""
+        """Number of weights in matrices that multiply every token, summed over the layers."""
         return self.layers * self.width**2 * (2 * self.kernel + 1)
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
@@ -62,7 +68,7 @@ class ConvolutionBackbone:
         return 2 * rows * length * self.matrices + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if `reverse_complement` is used with a tokenizer other than `dna`."""
+        """Yield a problem if `reverse_complement` is set but the tokenizer is not `dna`."""
         from atat_zoo_genomics.alphabet import DNATokenizer
 
         tokenizer = experiment.parts["tokenizer"]

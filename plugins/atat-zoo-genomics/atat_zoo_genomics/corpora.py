@@ -1,4 +1,4 @@
-"""Corpora of DNA: FASTA, FASTQ and CSV files, plain or gzip, with one document per record."""
+"""DNA corpora: FASTA, FASTQ and CSV files, plain or gzipped, with one document per record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @component_base
 class _FromFiles(Divided, Corpus):
-    """Base class for files of sequences, which finds and holds out files like the corpus `files`."""
+    """Base class for corpora of sequence files, which finds files and holds out documents like the corpus `files`."""
 
     ends_documents = False  # a sequence is cut from a genome, and has no end of its own
 
@@ -39,13 +39,13 @@ class _FromFiles(Divided, Corpus):
     )
     test: tuple[str, ...] = param((), help="test files; default: documents held out from the training files")
     validation_share: float = param(
-        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
+        0.05, help="fraction of documents held out for validation if `validation` is not set", ge=0, lt=1
     )
-    test_share: float = param(
-        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
+    test_share: float = param(0.05, help="fraction of documents held out for testing if `test` is not set", ge=0, lt=1)
+    seed: int = param(0, help="random seed for the held-out split", ge=0)
+    piece: int = param(
+        0, help="maximum number of bases per document, above which records are split; 0 disables splitting", ge=0
     )
-    seed: int = param(0, help="seed of the held-out split", ge=0)
-    piece: int = param(0, help="maximum bases per document; longer records are split; 0 disables splitting", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.train:
@@ -61,7 +61,7 @@ class _FromFiles(Divided, Corpus):
 
     @abstractmethod
     def records(self, path: Path) -> Iterator[str]:
-        """Yield the sequences of a file in order; a `UserError` names a line of the wrong format."""
+        """Yield the sequences in a file in order, or raise a `UserError` that names a line with the wrong format."""
 
     @override
     def fingerprint(self) -> dict[str, Any]:
@@ -78,10 +78,10 @@ class _FromFiles(Divided, Corpus):
 
 @component
 class FASTACorpus(_FromFiles):
-    """FASTA files: each `>` begins a record, with any number of lines of any length."""
+    """FASTA files, in which each `>` begins a record with any number of lines of any length."""
 
     name = "fasta"
-    summary = "FASTA files, plain or gzip"
+    summary = "FASTA files, plain or gzipped"
     refs = ("doi:10.1073/pnas.85.8.2444",)
 
     @override
@@ -102,10 +102,10 @@ class FASTACorpus(_FromFiles):
 
 @component
 class FASTQCorpus(_FromFiles):
-    """FASTQ files: four lines per read, with the sequence in the second; qualities are checked and ignored."""
+    """FASTQ files, with four lines per read and the sequence in the second; qualities are checked but not used."""
 
     name = "fastq"
-    summary = "FASTQ files, plain or gzip"
+    summary = "FASTQ files, plain or gzipped"
     refs = ("doi:10.1093/nar/gkp1137",)
 
     @override
@@ -131,13 +131,13 @@ class FASTQCorpus(_FromFiles):
 
 @component
 class DNACSVCorpus(_FromFiles):
-    """CSV files with a header line, as in GUE: each row is a record."""
+    """CSV files with a header line, as in GUE, in which each row is a record."""
 
     name = "dna_csv"
-    summary = "sequences in a column of CSV files, plain or gzip"
+    summary = "sequences in one column of CSV files, plain or gzipped"
     refs = ("arXiv:2306.15006",)
 
-    column: str = param("sequence", help="name of the column")
+    column: str = param("sequence", help="name of the column that contains the sequences")
 
     @override
     def records(self, path: Path) -> Iterator[str]:
@@ -146,17 +146,17 @@ class DNACSVCorpus(_FromFiles):
 
 
 def bases(text: str, path: Path, number: int) -> str:
-    """Return a line's sequence in the letters A, C, G, T and N; see `read_bases`."""
+    """Return a line's sequence converted to A, C, G, T and N; see `read_bases`."""
     try:
         return read_bases(text)
     except ValueError as error:
         raise UserError(
-            f"corpus: {path}, line {number}: {error.args[0]!r} is neither a base nor an IUPAC code; remove it"
+            f"corpus: {path}, line {number}: {error.args[0]!r} is not a base or an IUPAC code; remove it"
         ) from None
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the values in the given columns for each row of a CSV file."""
+    """Yield, for each row in a CSV file, the line number and the values in the given columns."""
     csv.field_size_limit(2**31 - 1)
     with opened(path) as file:
         reader = csv.reader(file)
@@ -165,14 +165,14 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
             for column in columns:
                 if column not in names:
                     raise UserError(
-                        f"{path}, line 1 has no column {column!r}{nearest(column, names)}; separate columns by commas, "
-                        "and set corpus.column for a corpus"
+                        f"{path}, line 1 has no column {column!r}{nearest(column, names)}; separate columns with "
+                        "commas, and set corpus.column for a corpus"
                     )
             places = [names.index(column) for column in columns]
             for row in reader:
                 if row and len(row) <= max(places):
                     raise UserError(
-                        f"{path}, line {reader.line_num} has {len(row)} columns instead of {len(names)}; correct it"
+                        f"{path}, line {reader.line_num} has {len(row)} columns, not {len(names)}; correct the line"
                     )
                 if row:
                     yield reader.line_num, [row[place].strip() for place in places]
@@ -182,7 +182,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[str]]:
-    """Open a file, decompressed if its name ends in .gz; invalid UTF-8 becomes U+FFFD, which is not a base."""
+    """Open a file and decompress it if its name ends in .gz; invalid UTF-8 becomes U+FFFD, which is not a base."""
     try:
         opens: Any = gzip.open if path.suffix == ".gz" else open
         with opens(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -192,4 +192,4 @@ def opened(path: Path) -> Iterator[IO[str]]:
     except (EOFError, zlib.error) as error:
         raise UserError(f"corpus: {path} cannot be decompressed ({error}); copy the file again") from None
     except OSError as error:
-        raise UserError(f"corpus: {path} cannot be read: {error.strerror or error}; choose another file") from None
+        raise UserError(f"corpus: {path} cannot be read: {error.strerror or error}; choose a different file") from None

@@ -1,4 +1,4 @@
-"""Small components and DNA files for the conformance tests."""
+"""Small components and DNA files for conformance tests."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ConvolutionModule(nn.Module):
-    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
+    """Network that maps tokens [B, L] to hidden states [B, L, D], which `head` maps to logits [..., V]."""
 
     reads_time = False
     takes_cache = True
@@ -52,7 +52,7 @@ class ConvolutionModule(nn.Module):
     ) -> Tensor:
         """See `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
-            raise ValueError("with a cache, pass the positions, and the attention as a mask")
+            raise ValueError("with a cache, pass positions, and attention as a mask")
         h = self.embedding(tokens)
         read: Read | None = None
         if positions is not None or attention is not None:
@@ -68,7 +68,7 @@ class ConvolutionModule(nn.Module):
 
 
 class Read:
-    """Inputs of a convolution with explicit positions or an attention mask."""
+    """Inputs for a convolution with explicit positions or an attention mask."""
 
     def __init__(self, positions: Tensor, attention: Tensor | None, cache: Cache | None) -> None:
         self.positions, self.cache = positions if positions.ndim == 2 else positions[None], cache
@@ -76,7 +76,7 @@ class Read:
         self.known: dict[int, Tensor] = {}
 
     def of(self, number: int) -> Callable[[Tensor], tuple[Tensor, Callable[[int], Tensor]]]:
-        """Return a function from a layer's number and input [B, L, D] to the read tokens and their offsets.
+        """Return a function from a layer's number and input [B, L, D] to the tokens that are read and their offsets.
 
         The tokens are [B, C + L, D]. The offsets are a function from an offset to a matrix, [1 or B, L, C + L], with 1
         where a visible token is at this offset.
@@ -93,7 +93,7 @@ class Read:
         return read
 
     def at(self, offset: int, positions: Tensor) -> Tensor:
-        """Return where the token at an offset is, bool [1, L, C + L] or [B, L, C + L]."""
+        """Return a mask of the token at an offset from each position, bool [1, L, C + L] or [B, L, C + L]."""
         if offset not in self.known:
             there = positions[:, None] == self.positions[:, :, None] + offset
             self.known[offset] = there if self.attention is None else there & self.attention
@@ -101,7 +101,7 @@ class Read:
 
 
 class Layer(nn.Module):
-    """Residual branch that is added to h [B, L, D]."""
+    """Residual branch, whose output is added to h [B, L, D]."""
 
     def __init__(self, width: int, kernel: int, dilation: int, strands: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Layer(nn.Module):
         nn.init.zeros_(self.out.weight)
 
     def forward(self, h: Tensor, read: Callable[[Tensor], tuple[Tensor, Callable[[int], Tensor]]] | None) -> Tensor:
-        """Return [B, L, D] for h [B, L, D]."""
+        """Return the branch's output [B, L, D] for h [B, L, D]."""
         h, weight = F.layer_norm(h, h.shape[-1:]), self.reads.both()
         bias, middle = self.bias.repeat(self.strands), weight.shape[2] // 2
         if read is None:
@@ -135,7 +135,7 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(torch.randn(outputs // strands, inputs, kernel) / math.sqrt(inputs * kernel))
 
     def both(self) -> Tensor:
-        """Return the weights for all strands, [outputs, inputs, K]."""
+        """Return the weights for all strands as [outputs, inputs, K]."""
         weight: Tensor = self.weight
         if self.strands == 1:
             return weight
@@ -143,7 +143,7 @@ class Convolution(nn.Module):
 
 
 class Embedding(nn.Embedding):
-    """Embedding from tokens to channels, [..., D]; the other strand's half embeds the complement."""
+    """Embedding that maps tokens [...] to channels [..., D]; the half for the opposite strand embeds the complement."""
 
     def __init__(self, vocabulary_size: int, width: int, strands: int) -> None:
         super().__init__(vocabulary_size + 1, width // strands)
@@ -159,7 +159,7 @@ class Embedding(nn.Embedding):
 
 
 class Head(nn.Module):
-    """Head from hidden states [..., D] to logits [..., V], initialised to zero."""
+    """Head that maps hidden states [..., D] to logits [..., V], initialised to zero."""
 
     def __init__(self, vocabulary_size: int, width: int, strands: int) -> None:
         super().__init__()
@@ -179,13 +179,13 @@ class Head(nn.Module):
 
 
 def complement_of(vocabulary_size: int) -> Tensor:
-    """Return the complement of each id, int64 [V + 1]; ids other than bases, and the mask, keep their id."""
+    """Return the id of each token's complement, int64 [V + 1]; the mask and tokens other than bases keep theirs."""
     known = COMPLEMENT if vocabulary_size >= len(COMPLEMENT) else ()
     return torch.tensor([*known, *range(len(known), vocabulary_size + 1)])
 
 
 class KmerModule(nn.Module):
-    """Module from tokens to importance, [B, L] in [0, 1], initially ½ for every k-mer."""
+    """Module that maps tokens [B, L] to importance [B, L] in [0, 1], which is initially ½ for every k-mer."""
 
     reads: Reads = "z"
     reads_time = False
@@ -199,6 +199,6 @@ class KmerModule(nn.Module):
         nn.init.zeros_(self.table.weight)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return the importance; see `EstimatorModule`. Positions beyond the ends count as masks."""
+        """Return the importance; see `EstimatorModule`. Positions beyond the ends are treated as masks."""
         kmer = (neighbours_of(tokens, self.reach, self.mask_id) * self.digit).sum(-1)
         return torch.sigmoid(self.table(kmer).squeeze(-1).float())

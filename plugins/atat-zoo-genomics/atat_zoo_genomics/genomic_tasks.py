@@ -43,7 +43,7 @@ _SOURCE = "the package genomic-benchmarks (github.com/ML-Bioinfo-CEITEC/genomic_
 
 @component_base
 class _FineTuned(Task):
-    """Base class of both tasks: the selection of datasets and the training of the head."""
+    """Base class for both tasks, which selects datasets and trains the classification head."""
 
     only: tuple[str, ...] = param((), help="dataset names; default: all")
     epochs: int = param(2, help="epochs", ge=1)
@@ -59,18 +59,18 @@ class _FineTuned(Task):
 
 @component
 class GueTask(_FineTuned):
-    """The 28 datasets of GUE, each evaluated with its own metric on its test file, and their average.
+    """The 28 datasets of GUE, each evaluated on its test file with its own metric, and their average.
 
     `python -m atat_zoo_genomics gue` compares one dataset with a logistic regression on 6-mers. The standard error is
-    over seeds. A sequence longer than the run's training sequences is an error.
+    over seeds. A sequence that is longer than the run's training sequences is an error.
     """
 
     name = "gue"
-    summary = "GUE: 28 DNA datasets and their average, by fine-tuning with a classification head"
+    summary = "GUE: 28 DNA datasets and their average, after fine-tuning with a classification head"
     refs = ("arXiv:2306.15006",)
 
     path: str = param("GUE", help="folder of the extracted GUE archive")
-    seeds: int = param(1, help="runs per dataset, with consecutive seeds", ge=1)
+    seeds: int = param(1, help="number of training runs per dataset, with consecutive seeds", ge=1)
 
     def __attrs_post_init__(self) -> None:
         self._check(gue.TASKS)
@@ -118,14 +118,14 @@ class GueTask(_FineTuned):
 class GenomicBenchmarksTask(_FineTuned):
     """The eight Genomic Benchmarks (Grešová et al., BMC Genomic Data 24, 2023), with cross-validation.
 
-    The seed divides the training sequences into folds. For each, the network is fine-tuned with a head on the other
-    folds and evaluated on the held-out fold and on the dataset's test sequences. Scores are accuracies; scores and
-    standard errors are averaged over the folds. `average` is the mean test accuracy over the datasets. Sequences are
-    truncated to the length of the run's training sequences.
+    The seed determines how the training sequences are divided into folds. For each fold, the network is fine-tuned with
+    a classification head on the other folds, and evaluated on this fold and on the dataset's test sequences. Scores are
+    accuracies. Scores and standard errors are averaged over folds, and `average` is the mean test accuracy over
+    datasets. Sequences are truncated to the length of the run's training sequences.
     """
 
     name = "genomic_benchmarks"
-    summary = "eight Genomic Benchmarks and their average, cross-validated, with a classification head"
+    summary = "eight Genomic Benchmarks and their average, cross-validated with a classification head"
     refs = ("doi:10.1186/s12863-023-01123-8",)
 
     path: str = param("genomic_benchmarks", help="folder with one subfolder per dataset: {train,test}/CLASS/*.txt")
@@ -192,7 +192,7 @@ class GenomicBenchmarksTask(_FineTuned):
         return {**scores, AVERAGE: _averaged(tests)}
 
     def _read(self, model: Model, name: str, split: str) -> tuple[list[list[int]], Tensor]:
-        """Return the token sequences of a split, and their class numbers, int64 [n]."""
+        """Return the token sequences in a split and their class numbers, int64 [n]."""
         import torch
 
         from atat_zoo_genomics.corpora import bases
@@ -206,7 +206,9 @@ class GenomicBenchmarksTask(_FineTuned):
                 raise UserError(f"{file} contains no sequence; copy the file again")
         rows = [row[: model.context.length] for row in model.tokenizer.encode_batch(texts)]
         if split == "train" and len(rows) < self.folds:
-            raise UserError(f"{root} has {len(rows)} sequences, fewer than the {self.folds} folds; copy it again")
+            raise UserError(
+                f"{root} has {len(rows)} sequences, which is fewer than the {self.folds} folds; copy the folder again"
+            )
         return rows, torch.tensor([classes.index(file.parent.name) for file in files])
 
 
@@ -215,5 +217,5 @@ def _score(quantity: str, values: Sequence[float]) -> Score:
 
 
 def _averaged(values: Sequence[Sequence[float]]) -> Score:
-    """Return the average over datasets of the scores of each training."""
+    """Return the average score over datasets for each training run."""
     return _score("mean of the datasets' scores", [fmean(each) for each in zip(*values, strict=True)])

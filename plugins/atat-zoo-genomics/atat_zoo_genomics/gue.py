@@ -1,4 +1,4 @@
-"""GUE tasks on local files: a run with a classification head, and a logistic regression on 6-mers."""
+"""GUE tasks on local files, for a run with a classification head and for a logistic regression on 6-mers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TASKS: dict[str, Task] = {
     **{f"tf_{i}": Task(f"tf/{i}", 100) for i in range(5)},
     "virus_covid": Task("virus/covid", 1000, 9, "f1"),
 }
-NEEDS = "gue needs the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`"
+NEEDS = "gue requires the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`"
 # C of the logistic regression, of which dev chooses.
 _STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
@@ -52,7 +52,7 @@ class Examples(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """Hyperparameters for fine-tuning the network with a head."""
+    """Hyperparameters for fine-tuning the network with a classification head."""
 
     epochs: int = 2
     batch_size: int = 128
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
 
 
 def find(task: str, folder: Path, split: str) -> Path:
-    """Return the file of a split (`train`, `dev` or `test`) in the folder of GUE or of the task."""
+    """Return the file for a split (`train`, `dev` or `test`) in the folder of GUE or in the folder of the task."""
     if task not in TASKS:
         raise UserError(f"unknown task {task!r}{nearest(task, list(TASKS))} (tasks: {', '.join(TASKS)})")
     names = (f"{TASKS[task].folder}/{split}.csv", f"{task}.{split}.csv", f"{split}.csv")
@@ -72,7 +72,7 @@ def find(task: str, folder: Path, split: str) -> Path:
 
 
 def read(task: str, folder: Path, split: str) -> Examples:
-    """Return the examples of a split; a `UserError` names a line that does not fit the task."""
+    """Return the examples in a split, or raise a `UserError` that names a line with invalid content."""
     import numpy as np
 
     path, texts, labels = find(task, folder, split), [], []
@@ -92,7 +92,7 @@ def read(task: str, folder: Path, split: str) -> Examples:
 
 
 def score(task: str, found: NDArray[np.int64], wanted: NDArray[np.int64]) -> float:
-    """Return the metric of a task for predicted and true classes, [n] each."""
+    """Return the metric of a task for predicted classes [n] and true classes [n]."""
     from sklearn import metrics
 
     if TASKS[task].metric == "mcc":
@@ -110,10 +110,10 @@ def gue(
     split: str = "test",
     scratch: bool = False,
 ) -> dict[str, list[float]]:
-    """Return the metric on `split` by the name of the model: one value per seed, or one if nothing is random.
+    """Return a dict from model name to its metric on `split`: one value per seed, or one value if nothing is random.
 
-    A seed determines the head and the order of the examples, and with `scratch` also the initial weights of the network
-    that is trained from scratch. A missing or unsuitable file or run is a `UserError`.
+    A seed determines the head and the order of the examples, and the initial weights of the network that is trained
+    from scratch if `scratch` is set. A missing or unsuitable file or run raises a `UserError`.
     """
     if not find_spec("sklearn"):
         raise UserError(NEEDS)
@@ -126,14 +126,14 @@ def gue(
         return score(task, predict(held_out.texts), held_out.labels)
 
     found = {"6-mers, logistic regression": [measured(by_kmers(task, train, dev))]}
-    starts = {"the run, fine-tuned": True} | ({"its network from random weights": False} if scratch else {})
+    starts = {"the run, fine-tuned": True} | ({"its network trained from scratch": False} if scratch else {})
     for title, trained in starts.items():
         found[title] = [measured(fitted(task, model, train, seed, recipe, trained=trained)) for seed in seeds]
     return found
 
 
 def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
-    """Return a logistic regression on k-mer counts, with the regularisation that is best on `dev`."""
+    """Return a logistic regression on k-mer counts, with the regularisation that performs best on `dev`."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -147,7 +147,7 @@ def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
 def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, *, trained: bool) -> Predict:
     """Fine-tune a run's network with a classification head, and return the classifier.
 
-    With `trained`, training starts from the run's weights. Shorter sequences are padded with masks.
+    If `trained` is set, training starts from the run's weights. Shorter sequences are padded with masks.
     """
     import torch
 

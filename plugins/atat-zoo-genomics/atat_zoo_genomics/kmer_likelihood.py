@@ -1,4 +1,4 @@
-"""k-mer models as a baseline. n sequences, L bases, V tokens."""
+"""k-mer models as a baseline. Shapes: n sequences, L bases, V tokens."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 def kmer_nats(
     train: NDArray[np.int64], text: NDArray[np.int64], vocabulary_size: int, longest: int
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield −log p(x_i | x_{i−k+1} … x_{i−1}) of each base for k = 1 … `longest`, nats, float64 [n, L].
+    """Yield, for k = 1 … `longest`, −log p(x_i | x_{i−k+1} … x_{i−1}) of each base in nats, float64 [n, L].
 
-    Estimates are interpolated as by Witten and Bell (IEEE Transactions on Information Theory 37, 1991): with N
-    occurrences of a context h, T different bases after it, and p' the estimate of the context without its first base,
+    Estimates are interpolated as proposed by Witten and Bell (IEEE Transactions on Information Theory 37, 1991): with N
+    occurrences of a context h, T distinct bases after it, and p' the estimate of the context without its first base,
 
-        p(x | h) = (c(h, x) + T · p'(x)) / (N + T),     p'(x) for an unseen h, and 1/V below k = 1
+        p(x | h) = (c(h, x) + T · p'(x)) / (N + T),     p'(x) for an unseen h, and 1/V below k = 1.
 
     The start of a sequence is part of the context, so a k-mer model has an exact left-to-right likelihood.
 
     Args:
-        train: sequences to count, [N, L]; ids from 0 to V, where V marks positions that do not count.
+        train: sequences to count, [N, L]; ids from 0 to V, where V marks positions to ignore.
         text: sequences to predict, [n, L].
         vocabulary_size: V.
-        longest: the largest k.
+        longest: largest k.
 
     Raises:
-        UserError: if the tables are too large for this machine.
+        UserError: if the tables do not fit in memory.
     """
     V, letters = vocabulary_size, vocabulary_size + 1
-    require(16 * letters**longest, f"a {longest}-mer model", "its counts", "take a smaller k")
+    require(16 * letters**longest, f"a {longest}-mer model", "its counts", "use a smaller k")
     p = np.full(text.shape, 1 / V)
     seen, asked = np.zeros_like(train), np.zeros_like(text)
     for k in range(1, longest + 1):
@@ -51,5 +51,5 @@ def kmer_nats(
 
 
 def _before(tokens: NDArray[np.int64], by: int, absent: int) -> NDArray[np.int64]:
-    """Return the token `by` positions before each position, and `absent` before the start."""
+    """Return the token that is `by` positions before each position, or `absent` before the start."""
     return np.pad(tokens, ((0, 0), (by, 0)), constant_values=absent)[:, : tokens.shape[1]]

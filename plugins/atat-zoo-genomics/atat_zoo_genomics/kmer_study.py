@@ -1,4 +1,4 @@
-"""Study that compares masked diffusion with k-mer models on the core promoters of GUE."""
+"""Study that compares masked diffusion with k-mer models on GUE's core promoters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASELINE = 6  # k of the one that everything is compared with
 
 
 class Arm(NamedTuple):
-    """Setting that differs from experiments/promoters.toml in some keys."""
+    """Arm of the study: experiments/promoters.toml with changes to some keys."""
 
     title: str
     changes: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ ARMS: dict[str, Arm] = {
 
 
 class Figure(NamedTuple):
-    """NLL of a model in nats per base on the held-out sequences, and its difference from the 6-mer model's."""
+    """NLL of a model in nats per base on held-out sequences, and its difference from the NLL of the 6-mer model."""
 
     title: str
     quantity: str  # an exact likelihood, or a bound
@@ -51,9 +51,9 @@ class Figure(NamedTuple):
 
 
 def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) -> list[Figure]:
-    """Train the named arms that are not trained yet, and return all models' figures on the same held-out sequences.
+    """Train the named arms that have not been trained, and return all models' NLL on the same held-out sequences.
 
-    The task's files are in `data` (see `gue.find`), and the runs in `out`; `reporter` shows the progress.
+    `data` contains the task's files (see `gue.find`) and `out` the runs; `reporter` shows progress.
     """
     from atat_zoo.diffusion.statistics import ratio
     from atat_zoo.evaluation.held_out_text import text_of
@@ -83,7 +83,7 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
 
 
 def trained(name: str, data: Path, folder: Path, reporter: Any = None) -> Model:
-    """Return the trained model of an arm; resumes an interrupted training."""
+    """Return the trained model for an arm, after training it or resuming an interrupted training run."""
     from atat_zoo import training
     from atat_zoo.experiment import load
     from atat_zoo.experiment.runs import RunFolder
@@ -105,7 +105,7 @@ def trained(name: str, data: Path, folder: Path, reporter: Any = None) -> Model:
 
 
 def counted(model: Model, tokens: Tensor, maskable: Tensor) -> Iterator[Tensor]:
-    """Yield the NLL of each sequence in nats, float64 [n], under k-mer models of the training text, k = 1 … 8."""
+    """Yield, for k = 1 … 8, the NLL in nats of each sequence, float64 [n], under a k-mer model of the training text."""
     import torch
 
     from atat_zoo.data.sequences import sequences
@@ -122,7 +122,7 @@ def counted(model: Model, tokens: Tensor, maskable: Tensor) -> Iterator[Tensor]:
 
 
 def page(figures: Sequence[Figure]) -> str:
-    """Return the figures as a page in Markdown."""
+    """Return a Markdown page with the results."""
     return f"""# Masked diffusion against k-mer models
 
 Written by `python -m atat_zoo_genomics study DATA --write STUDY.md`, on the core promoters of GUE
@@ -138,7 +138,7 @@ CIs over sequences; each network was trained once, so the CIs do not include the
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Return the figures as a table in Markdown."""
+    """Return a Markdown table with the results."""
     lines = [f"| model | nats per base | against {BASELINE}-mers |", "| --- | --- | --- |"]
     for figure in figures:
         low, high = (figure.difference + by * 1.96 * figure.error for by in (-1, 1))

@@ -1,4 +1,4 @@
-"""K-mer importance, and masks of whole k-mers."""
+"""Importance from k-mers, and masks that cover whole k-mers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 
 @component
 class KmerEstimator:
-    """Importance of a base as a learned value for the k-mer around it.
+    """Importance of a base, learned as one value for each k-mer around a base.
 
-    The k-mer consists of the tokens of z at `reach` positions on either side, masks included, so k = 2·reach. With the
-    target `difficulty`, it learns the expected loss of a masked base in this context. It only reads visible text, so
-    importance-dependent masks do not bias the model.
+    The k-mer consists of the tokens of z at `reach` positions on either side, including masks, so k = 2·reach. With the
+    target `difficulty`, the estimator learns the expected loss of a masked base in this context. It only reads visible
+    text, so importance-dependent masks do not bias the model.
     """
 
     name = "kmer"
-    summary = "importance of a base from its visible k-mer context, by a learned table"
+    summary = "importance of a base from its visible k-mer context, with a learned table"
     reads: ClassVar[Reads] = "z"
     reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = True
 
-    reach: int = param(3, help="context positions on each side; the table has (V + 1)^(2·reach) entries", ge=1, le=16)
+    reach: int = param(
+        3, help="number of context positions on each side; the table has (V + 1)^(2·reach) entries", ge=1, le=16
+    )
 
     def tells_apart(self, trained: bool) -> bool:
         """See `Estimator`."""
@@ -46,18 +48,18 @@ class KmerEstimator:
 
 @component
 class KmerMaskDrawing:
-    """Masks runs of k tokens that share one uniform u: a token is masked where u < p.
+    """Masks runs of k tokens that share one uniform random number u: a token is masked if u < p.
 
-    Runs are adjacent, and their random offset makes every place in a run equally likely. The marginals are exactly p,
-    and the masks of a higher rate contain those of a lower one. The drawing does not depend on the text, so it does not
-    bias the model (Joshi et al., TACL 2020, mask spans of text).
+    Runs are adjacent, and their random offset makes every position within a run equally likely. The marginals are
+    exactly p, and the masks at a higher rate contain those at a lower rate. The masks do not depend on the text, so
+    they do not bias the model. Joshi et al. (TACL 2020) mask spans of text.
     """
 
     name = "kmer"
-    summary = "masks whole k-mers together, with the same marginals"
+    summary = "masks whole k-mers together, with unchanged marginals"
     refs = ("doi:10.1162/tacl_a_00300",)
 
-    k: int = param(6, help="k, tokens masked together", ge=1, le=1_000_000)
+    k: int = param(6, help="number of tokens masked together, k", ge=1, le=1_000_000)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
         """See `MaskDrawing`."""

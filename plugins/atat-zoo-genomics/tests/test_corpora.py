@@ -57,15 +57,15 @@ def test_splits_have_files_of_their_own_or_a_share(tmp_path):
 # What is in the file, and what is said of it.
 DAMAGED = {
     "no header": (FASTACorpus, "ACGT\n", "line 1 is before the first > line"),
-    "a protein": (FASTACorpus, ">p\nACGT\nMEEPQ\n", "line 3: 'E' is neither a base"),
-    "no text": (FASTACorpus, ">p\nAC\ufffdGT\n", "line 2: '\ufffd' is neither a base"),
+    "a protein": (FASTACorpus, ">p\nACGT\nMEEPQ\n", "line 3: 'E' is not a base or"),
+    "no text": (FASTACorpus, ">p\nAC\ufffdGT\n", "line 2: '\ufffd' is not a base or"),
     "no read": (FASTQCorpus, "@a\nAC\n+\nII\n>b\nAC\n+\nII\n", "line 5: a read has four lines"),
     "cut off": (FASTQCorpus, "@a\nAC\n+\nII\n@b\nAC\n", "line 5: a read has four lines"),
     "a quality too few": (FASTQCorpus, "@a\nACG\n+\nII\n", "line 1: the read has 3 bases and 2 qualities"),
-    "a letter too many": (FASTQCorpus, "@a\nAEG\n+\nIII\n", "line 2: 'E' is neither a base"),
+    "a letter too many": (FASTQCorpus, "@a\nAEG\n+\nIII\n", "line 2: 'E' is not a base or"),
     "no column": (DNACSVCorpus, "sequences,label\nACGT,1\n", "no column 'sequence'; did you mean 'sequences'?"),
-    "a short row": (DNACSVCorpus, "label,sequence\n1,ACGT\n0\n", "line 3 has 1 columns instead of 2"),
-    "no base": (DNACSVCorpus, "sequence,label\nAC-T,1\n", "line 2: '-' is neither a base"),
+    "a short row": (DNACSVCorpus, "label,sequence\n1,ACGT\n0\n", "line 3 has 1 columns, not 2"),
+    "no base": (DNACSVCorpus, "sequence,label\nAC-T,1\n", "line 2: '-' is not a base or"),
 }
 
 

@@ -91,7 +91,7 @@ def test_what_is_no_task_is_refused(tmp_path):
         "sequence,label\nACGT,2\n": "line 2: the label '2' is not one of 0 to 1",
         "sequence,label\n": "has no examples",
         "sequence,label\nAC,1\n,1\n": "line 3: the sequence is empty; remove the row",
-        "sequence;label\nAC;1\n": "line 1 has no column 'sequence'.* separate columns by commas",
+        "sequence;label\nAC;1\n": "line 1 has no column 'sequence'.* separate columns with commas",
     }.items():
         (tmp_path / "train.csv").write_text(content)
         with pytest.raises(UserError, match=said):
@@ -142,7 +142,7 @@ def test_the_seed_decides(data, tmp_path):
 def test_the_command_prints_a_line_for_each(data, tmp_path):
     saved(data, tmp_path / "run")
     asked = f"gue --task {PROM} --data {data} --run {tmp_path / 'run'} --epochs 1".split()
-    titles = ["6-mers, logistic regression", "the run, fine-tuned", "its network from random weights"]
+    titles = ["6-mers, logistic regression", "the run, fine-tuned", "its network trained from scratch"]
 
     def ask(*words):
         return CliRunner().invoke(main, [*asked, *words], catch_exceptions=False).output

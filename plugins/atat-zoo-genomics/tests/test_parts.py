@@ -81,7 +81,7 @@ def test_what_is_not_text_costs_nothing():
 
 
 def test_tables_that_no_machine_holds_are_refused_before_anything_is_counted():
-    with pytest.raises(UserError, match=r"a 30-mer model.*take a smaller k"):
+    with pytest.raises(UserError, match=r"a 30-mer model.*use a smaller k"):
         next(kmer_nats(np.array([[0, 1, 2]]), np.array([[0, 2, 2]]), 7, 30))
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// The texts reach the page through textContent: never as markup.
+// Texts reach the page only through textContent, never as markup.
 const given = JSON.parse(document.getElementById("given").textContent);
 const { form, questions, texts } = given;
 const field = (id) => document.getElementById(id);
@@ -16,7 +16,7 @@ function keep() {
 }
 
 const answer = (text, question) => state.answers[`${text}/${questions[question].name}`];
-const unanswered = (text) => questions.findIndex((_, i) => answer(text, i) === undefined);  // the first question without answer, or -1
+const unanswered = (text) => questions.findIndex((_, i) => answer(text, i) === undefined);  // the first unanswered question, or -1
 const incomplete = () => texts.map((_, i) => i).filter((i) => unanswered(i) >= 0);
 
 function el(tag, attributes, ...children) {
@@ -37,19 +37,19 @@ function button(words, to) {
   made.addEventListener("click", () => go(to()));
   return made;
 }
-// The next text that is not complete, after the end from the beginning; the present one when all are.
+// The next incomplete text, continuing at the beginning after the last; the current text if all are complete.
 const unrated = () => { const left = incomplete(); return left.find((i) => i > state.at) ?? left[0] ?? state.at; };
 
 function show() {
   const { text, prompt } = texts[state.at];
   const reading = el("div", { class: "reading", dir: "auto", id: "text", tabindex: "-1", "aria-labelledby": "number" });
   const begins = prompt && text.startsWith(prompt) ? prompt.length : 0;
-  if (begins) reading.append(el("span", { class: "prompt", title: "was given" }, text.slice(0, begins)));
+  if (begins) reading.append(el("span", { class: "prompt", title: "prompt" }, text.slice(0, begins)));
   reading.append(text.slice(begins));
   field("main").replaceChildren(
     el("h2", { id: "number" }, `Text ${state.at + 1} of ${texts.length}`), reading, ...questions.map(asked),
-    el("p", { class: "controls" }, button("← Text before", () => state.at - 1), button("Next text →", () => state.at + 1),
-      button("Next that is not complete", unrated)));
+    el("p", { class: "controls" }, button("← Previous text", () => state.at - 1), button("Next text →", () => state.at + 1),
+      button("Next incomplete text", unrated)));
   tell();
 }
 
@@ -82,8 +82,8 @@ function tell() {
   field("progress").value = texts.length - left.length;
   const lacks = [];
   if (left.length) lacks.push(`${texts.length - left.length} of ${texts.length} texts are complete; next: ${left.slice(0, 5).map((i) => i + 1).join(", ")}`);
-  if (!state.rater.trim()) lacks.push("write your name above");
-  field("status").textContent = lacks.length ? `${lacks.join("; ")}.` : "All answers are given: save them as a file.";
+  if (!state.rater.trim()) lacks.push("enter your name above");
+  field("status").textContent = lacks.length ? `${lacks.join("; ")}.` : "You have answered all questions. Save your answers as a file.";
   for (const id of ["json", "csv"]) field(id).setAttribute("aria-disabled", String(lacks.length > 0));
   keep();
 }
@@ -121,7 +121,7 @@ document.addEventListener("keydown", (event) => {
     rate(state.question, value);
     mark(Math.min(questions.length - 1, state.question + 1));
   } else if (event.key === "Enter" && !["BUTTON", "SUMMARY"].includes(tag)) go(state.at + 1);
-  else if (event.key === "ArrowRight" && tag !== "INPUT") go(state.at + 1);  // in a scale they choose
+  else if (event.key === "ArrowRight" && tag !== "INPUT") go(state.at + 1);  // within a scale, arrow keys choose a rating
   else if (event.key === "ArrowLeft" && tag !== "INPUT") go(state.at - 1);
   else if (event.key.toLowerCase() === "u") go(unrated());
   else return;

@@ -1,4 +1,4 @@
-"""`atat rate`: blind human evaluation of texts from several runs."""
+"""The command `atat rate`, for blind human evaluation of texts from several runs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic_files import json_bytes, write_all
 from atat_zoo.system.errors import UserError, clip
 
-_QUESTIONS = "TOML file with a table per question (default: fluency, coherence and overall, from 1 to 5)."
-_PROMPT = "Prompt; the number of texts counts per prompt. Repeatable."
+_QUESTIONS = "TOML file with one table per question (default: fluency, coherence and overall, from 1 to 5)."
+_PROMPT = "Prompt for the texts; can be repeated, and --num-samples applies to each prompt."
 
 
 @click.group()
 def rate() -> None:
-    """Blind human evaluation of texts from several runs."""
+    """Evaluate texts from several runs with blind human ratings."""
 
 
 @rate.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@output("--out", required=True, help="Form to write, an HTML file; its key is written to the same folder.")
-@count("-n --num-samples number", 1, "Texts per run and prompt.", 10)
+@output("--out", required=True, help="HTML file to write the form to; the key is written to the same folder.")
+@count("-n --num-samples number", 1, "Number of texts per run and prompt.", 10)
 @click.option("--prompt", "prompts", multiple=True, help=_PROMPT)
 @click.option("--questions", "asked", type=click.Path(path_type=Path), help=_QUESTIONS)
 @options("length", "seed", "sampler", "device")
@@ -43,21 +43,22 @@ def export(
     sampler: str | None,
     device: str,
 ) -> None:
-    """Write a rating form with texts of each RUN in random order, and its key, which raters must not see.
+    """Write a rating form with texts from each RUN in random order, and a key, which raters must not see.
 
-    The form is one HTML file that works offline, does not reveal which run a text is from, and saves its ratings as
-    JSON or CSV. Every run generates the same number of texts, of --length tokens (default: the shortest
-    training length).
+    The form is one HTML file that works offline, does not reveal which run generated a text, and saves ratings as JSON
+    or CSV. Every run generates the same number of texts with --length tokens (default: the shortest training length).
     """
     from atat_zoo_human_eval.rating_form import KEY, QUESTIONS, RatedText, RatingForm, check_size, questions_of
 
     # Every mistake is reported before torch is imported.
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
-        raise UserError(f"--out {clip(out)} is not an HTML file; use a name that ends in .html")
+        raise UserError(f"--out {clip(out)} is not an HTML file; pass a name that ends in .html")
     key = out.with_suffix(KEY)
     for path in (out, key):
         if path.exists():  # the ratings of a form are worth nothing without its key
-            raise UserError(f"--out {clip(out)}: {clip(path)} already exists; choose another name, or delete it first")
+            raise UserError(
+                f"--out {clip(out)}: {clip(path)} already exists; choose a different name, or delete the file first"
+            )
     questions = questions_of(asked) if asked else QUESTIONS
     prompts = tuple(check_text(prompt, "--prompt") for prompt in prompts or ("",))
     check_size(runs, prompts, number)
@@ -83,16 +84,16 @@ def export(
     form = RatingForm.shuffled(questions, texts, tables, seed)
     write_all({key: json_bytes(form.key()), out: page(form).encode()})  # a form is worth nothing without its key
     click.echo(f"{click.format_filename(out)}: {len(texts):,} texts, for the raters")
-    click.echo(f"{click.format_filename(key)}: the runs of the texts, not for the raters")
+    click.echo(f"{click.format_filename(key)}: the key, which raters must not see")
 
 
 @rate.command("import")
 @click.argument("key", type=click.Path(path_type=Path), metavar="KEY")
 @click.argument("ratings", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RATINGS...")
-@output("--out", help="Results to write, as JSON (default: in the folder of KEY).")
+@output("--out", help="JSON file to write the results to (default: in the folder of KEY).")
 @options("markdown", "json")
 def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_markdown: bool, as_json: bool) -> None:
-    """Summarize the ratings of each run. KEY is the form's key; RATINGS are the saved files, one per rater."""
+    """Summarize the ratings for each run. KEY is the form's key, and RATINGS are the saved files, one per rater."""
     from atat_zoo_human_eval.rating_form import KEY, RatingForm
     from atat_zoo_human_eval.ratings import ratings_of, unblinded
 
@@ -111,14 +112,14 @@ def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_ma
     for line in (
         f"{raters}; texts: {texts}. [95 %]: t-intervals over texts, with ratings averaged over raters; they ignore",
         "the variation between raters. Differences use Welch's intervals, not corrected for multiple comparisons.",
-        "α: Krippendorff's ordinal α, 1 for agreement and 0 for chance; he recommends at least 0.8, or 0.667.",
+        "α: Krippendorff's ordinal α, 1 for perfect agreement and 0 for chance; he recommends at least 0.8, or 0.667.",
         f"The results are in {click.format_filename(out)}.",
     ):
         click.echo(line + ("  " if as_markdown else ""))
 
 
 def _rows(result: Any) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of a table: a row per run and per difference, and one for the agreement."""
+    """Return the columns and rows of a table, with a row for each run, for each difference and for the agreement."""
     answers = result.answers.values()
     rows = [
         [run, *(_with_ends(each.means[i], each.intervals[i], ".2f") for each in answers)]

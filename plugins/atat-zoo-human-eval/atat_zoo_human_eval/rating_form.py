@@ -1,4 +1,4 @@
-"""Rating forms: questions and shuffled texts of several runs; only the key assigns texts to runs."""
+"""Rating forms with questions and shuffled texts from several runs; only the key maps texts to runs."""
 
 import hashlib
 import json
@@ -23,12 +23,12 @@ _MOST = 10_000  # texts of a form, which is one file
 
 @component
 class Question:
-    """Question about a text, answered by an integer from 1."""
+    """Question about a text, which raters answer with an integer from 1."""
 
     text: str = param(help="the question")
     low: str = param("", help="meaning of the lowest rating, 1")
     high: str = param("", help="meaning of the highest rating")
-    points: int = param(5, help="number of points of the scale; each is a key on the keyboard", ge=2, le=9)
+    points: int = param(5, help="number of points on the scale; each point is a key on the keyboard", ge=2, le=9)
 
 
 QUESTIONS = {
@@ -49,7 +49,7 @@ class RatedText:
 
 @attrs.frozen(kw_only=True)
 class RatingForm:
-    """Form with its key, which assigns each text to a run and is not part of the page."""
+    """Form with its key, which maps each text to a run and is not part of the page."""
 
     questions: dict[str, Question]
     texts: tuple[RatedText, ...]  # in the order of the form, in which they are numbered from 1 on
@@ -60,12 +60,12 @@ class RatingForm:
     def shuffled(
         cls, questions: dict[str, Question], texts: Sequence[RatedText], runs: Iterable[Table], seed: int
     ) -> "RatingForm":
-        """Return a form with shuffled texts; the order only depends on the seed and the number of texts."""
+        """Return a form with shuffled texts, whose order depends only on the seed and the number of texts."""
         order = sorted(range(len(texts)), key=lambda i: hashlib.sha256(f"{seed}/{i}".encode()).digest())
         return cls(questions=questions, texts=tuple(texts[i] for i in order), runs=tuple(runs), seed=seed)
 
     def blinded(self) -> Table:
-        """Return the content for the raters, and the digest that their ratings refer to."""
+        """Return the content that raters see, with the digest that their ratings refer to."""
         questions = [{"name": name, **unstructure(each)} for name, each in self.questions.items()]
         texts = [{"text": each.text, "prompt": each.prompt} for each in self.texts]
         table = {"questions": questions, "texts": texts}
@@ -74,11 +74,11 @@ class RatingForm:
 
     @property
     def digest(self) -> str:
-        """Digest of the questions and the ordered texts, which identifies the form."""
+        """Digest of the questions and the texts in order, which identifies the form."""
         return str(self.blinded()["form"])
 
     def key(self) -> Table:
-        """Return the key, which contains everything about the form."""
+        """Return the key, which contains the complete form."""
         questions = {name: unstructure(each) for name, each in self.questions.items()}
         texts = [attrs.asdict(each) for each in self.texts]
         table = {"format": FORMAT, "form": self.digest, "seed": self.seed}
@@ -86,7 +86,7 @@ class RatingForm:
 
     @classmethod
     def from_key(cls, path: Path) -> "RatingForm":
-        """Load a form from its key; raises a `UserError` if the key is missing or damaged."""
+        """Load a form from its key, or raise a `UserError` if the key is missing or damaged."""
         try:
             table = from_json(read(path))
             questions, wrong = _structured(table["questions"])
@@ -106,31 +106,31 @@ class RatingForm:
             intact = False
         if not intact:
             raise UserError(
-                f"{clip(path)} is damaged or is not the key of a form; pass the {KEY} file that "
+                f"{clip(path)} is damaged or is not a form's key; pass the {KEY} file that "
                 f"`atat rate export` wrote next to the form"
             )
         return form
 
 
 def questions_of(path: Path) -> dict[str, Question]:
-    """Return the questions in a TOML file by name, one table each; a `UserError` lists all problems."""
+    """Return the questions in a TOML file by name, or raise a `UserError` that lists all problems."""
     try:
         tables = from_toml(read(path).decode("utf-8"))
     except OSError as error:
         problem = f"--questions {clip(path)} cannot be read: {error.strerror}"
-        raise UserError(f"{problem}; pass a TOML file with a table per question") from None
+        raise UserError(f"{problem}; pass a TOML file with one table per question") from None
     except ValueError as error:
         raise UserError(f"--questions {clip(path)} is not valid TOML: {clip(error)}; correct it") from None
     questions, problems = _structured(tables)
     if not tables:
-        problems.append("the file contains no question; add a table per question, such as [fluency] with text")
+        problems.append("the file contains no questions; add one table per question, such as [fluency] with text")
     if problems:
         raise UserError("\n".join(f"{clip(path)}: {problem}" for problem in problems))
     return questions
 
 
 def _structured(tables: Table) -> tuple[dict[str, Question], list[str]]:
-    """Return the questions by name, and all problems in their tables."""
+    """Return a dict from name to question, and all problems in the tables."""
     zoo, questions, problems = Zoo.load(), dict[str, Question](), list[str]()
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -144,12 +144,12 @@ def _structured(tables: Table) -> tuple[dict[str, Question], list[str]]:
 
 
 def check_size(runs: Sequence[Path], prompts: Sequence[str], number: int) -> None:
-    """Raise a `UserError` if a form would have a run or a prompt twice, or too many texts."""
+    """Raise a `UserError` if a run or a prompt is passed twice, or if a form would have too many texts."""
     for what, given in (("run", list(map(str, runs))), ("prompt", list(prompts))):
         if twice := next((each for i, each in enumerate(given) if each in given[:i]), None):
-            raise UserError(f"the {what} {clip(twice)} is given twice; pass each {what} once")
+            raise UserError(f"the {what} {clip(twice)} is passed twice; pass each {what} once")
     size = len(runs) * len(prompts) * number
     if size > _MOST:
         raise UserError(
-            f"--num-samples {number} gives a form of {size:,} texts; lower it to at most {_MOST:,} texts in all"
+            f"--num-samples {number} makes a form of {size:,} texts; lower it, because at most {_MOST:,} are allowed"
         )

@@ -1,4 +1,4 @@
-"""The rating form as one offline HTML file that does not reveal the runs of its texts."""
+"""The rating form as one offline HTML file that does not reveal which run generated a text."""
 
 from atat_zoo.reports.offline_page import alone, asset, fill, inert, policy
 from atat_zoo_human_eval.rating_form import RatingForm
@@ -7,7 +7,7 @@ _HERE = "atat_zoo_human_eval"
 
 
 def page(form: RatingForm) -> str:
-    """Return the form as an HTML page; ratings stay in the rater's browser until they are saved as a file."""
+    """Return the form as an HTML page, which keeps ratings in the rater's browser until they are saved as a file."""
     script = alone(asset("page.js", _HERE))
     parts = {
         "policy": policy(script),

@@ -1,6 +1,6 @@
-"""Unblinded ratings of a form by several people: means, differences, and agreement between raters.
+"""Unblinded ratings from several raters of a form: means, differences, and agreement between raters.
 
-Every rater answers every question about every text. N texts, R raters.
+Every rater answers every question about every text. Shapes: N texts, R raters.
 """
 
 import csv
@@ -25,7 +25,7 @@ _NAMED = 3  # of many problems of a kind
 
 
 class Ratings(NamedTuple):
-    """Ratings in the file of one rater, [N] for each question."""
+    """Ratings in one rater's file, [N] for each question."""
 
     path: Path
     rater: str
@@ -44,7 +44,7 @@ class Answers:
 
 @attrs.frozen(kw_only=True)
 class RatingResult:
-    """Unblinded ratings of a form."""
+    """Unblinded results for a form."""
 
     form: str  # its digest
     raters: tuple[str, ...]
@@ -83,7 +83,7 @@ def _pairs(runs: int) -> list[tuple[int, int]]:
 
 
 def alpha(values: NDArray[Any]) -> float | None:
-    """Return Krippendorff's ordinal α of ratings [R, N], with NaN for a missing one; None without any pair of ratings.
+    """Return Krippendorff's ordinal α of ratings [R, N], NaN for missing ratings, or None without pairs of ratings.
 
     K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011). Unused points of the scale have no effect.
     """
@@ -96,9 +96,9 @@ def alpha(values: NDArray[Any]) -> float | None:
 
 
 def unblinded(form: RatingForm, given: Sequence[Ratings]) -> RatingResult:
-    """Return the result of all raters' ratings.
+    """Return the results from all raters' ratings.
 
-    Intervals are Student's for a mean and Welch's for a difference, both over texts, averaged over raters.
+    Ratings are averaged over raters. Intervals over texts are Student's for a mean and Welch's for a difference.
     """
     whose = np.array([each.run for each in form.texts])
     numbers = range(len(form.runs))
@@ -123,7 +123,7 @@ def unblinded(form: RatingForm, given: Sequence[Ratings]) -> RatingResult:
 
 
 def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
-    """Return the ratings in each file; a `UserError` lists the problems of all files."""
+    """Return the ratings in each file, or raise a `UserError` that lists the problems in all files."""
     files, problems, raters = [], list[str](), dict[str, Path]()
     for path in paths:
         try:
@@ -134,12 +134,12 @@ def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
         name = clip(path)
         if digest != form.digest:
             problems.append(
-                f"{name} rates the form {clip(digest)}, but this key is of {form.digest}; pass the key of its form"
+                f"{name} rates the form {clip(digest)}, but this key is for {form.digest}; pass the key of its form"
             )
             continue
         if rater in raters:
             first = clip(raters[rater])
-            problems.append(f"{name}: {clip(rater)} also rated in {first}; leave one of the files out")
+            problems.append(f"{name}: {clip(rater)} also appears in {first}; leave out one of the files")
         raters.setdefault(rater, path)
         values, wrong = _values(form, rows)
         problems += [f"{name}: {problem}" for problem in wrong]
@@ -150,7 +150,7 @@ def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
 
 
 def _read(path: Path) -> tuple[str, str, list[dict[str, Any]]]:
-    """Return the digest of the form, the rater's name, and a row for each rating."""
+    """Return the form's digest, the rater's name, and one row per rating."""
     try:
         data = read(path)
     except OSError as error:
@@ -170,18 +170,18 @@ def _read(path: Path) -> tuple[str, str, list[dict[str, Any]]]:
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError, csv.Error):
         problem = f"{clip(path)} does not contain ratings saved by a form"
-        raise UserError(f"{problem}, as JSON or as CSV ({', '.join(COLUMNS)}); save them again") from None
+        raise UserError(f"{problem}, as JSON or as CSV ({', '.join(COLUMNS)}); save the ratings again") from None
     for what, found in (("form", form), ("rater", rater)):
         if len(found) > 1:
             both = ", ".join(map(clip, sorted(found)))
-            raise UserError(f"{clip(path)} contains more than one {what} ({both}); use a file for each")
+            raise UserError(f"{clip(path)} contains more than one {what} ({both}); use a separate file for each")
     if not next(iter(rater)).strip():
-        raise UserError(f"{clip(path)} does not name the rater; enter a name in the form, and save it again")
+        raise UserError(f"{clip(path)} does not name the rater; enter a name in the form, and save the ratings again")
     return next(iter(form)), next(iter(rater)).strip(), rows
 
 
 def _values(form: RatingForm, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
-    """Return the ratings [N] by question, and all problems in them."""
+    """Return a dict from question to ratings [N], and all problems in the ratings."""
     size, names = len(form.texts), list(form.questions)
     values: dict[str, NDArray[np.int64]] = {name: np.zeros(size, np.int64) for name in names}
     problems = []
@@ -203,13 +203,13 @@ def _values(form: RatingForm, rows: Sequence[dict[str, Any]]) -> tuple[dict[str,
     counts = Counter((row["text"], row["question"]) for row in rows)
     everything = [(number, name) for number in range(1, size + 1) for name in names]
     doubled, missing = [place for place in everything if counts[place] > 1], [p for p in everything if not counts[p]]
-    problems += [f"more than one rating of {said}; save the form again" for said in _some(doubled)]
-    problems += [f"no rating of {said}; complete the form, and save it again" for said in _some(missing)]
+    problems += [f"more than one rating for {said}; save the ratings again" for said in _some(doubled)]
+    problems += [f"no rating for {said}; complete the form, and save the ratings again" for said in _some(missing)]
     return values, problems
 
 
 def _some(places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """Yield one text with the first places and the number of further ones, or nothing without places."""
+    """Yield one string with the first places and the number of remaining ones, or nothing without places."""
     if places:
         more = len(places) - _NAMED
         yield "; ".join(_place(*each) for each in places[:_NAMED]) + (f" and {more} more" if more > 0 else "")

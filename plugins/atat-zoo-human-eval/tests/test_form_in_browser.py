@@ -50,7 +50,7 @@ def test_rated_by_keys_saved_and_imported(opened, form, tmp_path):
         opened.keyboard.press("Enter")
     opened.reload()  # what was rated is kept
     opened.locator("#rater").fill("Ann, 2nd")
-    assert opened.locator("#status").inner_text() == "All answers are given: save them as a file."
+    assert opened.locator("#status").inner_text() == "You have answered all questions. Save your answers as a file."
     for kind in ("json", "csv"):
         with opened.expect_download() as saved:
             opened.locator(f"#{kind}").click()
@@ -70,7 +70,7 @@ def test_what_is_not_complete_is_not_saved(opened, form):
     opened.locator("#json").click(force=True)  # it says that it is disabled, and where an answer lacks
     assert opened.locator("#number").inner_text() == f"Text 2 of {len(TEXTS)}"
     assert f"0 of {len(TEXTS)} texts are complete" in opened.locator("#status").inner_text()
-    opened.get_by_role("button", name="← Text before").click()
+    opened.get_by_role("button", name="← Previous text").click()
     assert opened.get_by_label("3", exact=True).first.is_checked()
     assert opened.locator("fieldset.current").get_attribute("data-question") == "coherence"
 

@@ -46,7 +46,7 @@ def form(atat, root):
         out = printed(atat, "export", *words, "--seed", "5")
         assert out.splitlines()[-2:] == [
             "form.html: 12 texts, for the raters",
-            "form.key.json: the runs of the texts, not for the raters",
+            "form.key.json: the key, which raters must not see",
         ]
     return RatingForm.from_key(root / "form.key.json")
 
@@ -105,8 +105,11 @@ def test_ratings_are_read_without_torch(form, root):
     ("words", "sentence"),
     [
         ("export first-run --out form.txt", "--out form.txt is not an HTML file"),
-        ("export first-run --out form.html", "form.html already exists; choose another name, or delete it first"),
-        ("export first-run first-run --out new.html", "the run first-run is given twice; pass each run once"),
+        (
+            "export first-run --out form.html",
+            "form.html already exists; choose a different name, or delete the file first",
+        ),
+        ("export first-run first-run --out new.html", "the run first-run is passed twice; pass each run once"),
         ("export first-run nothing --out new.html", "nothing"),
         ("export first-run --out new.html --length 17", "length 17 exceeds the model's maximum length, 16"),
         ("export first-run --out new.html --sampler klas", "did you mean 'klass'?"),
@@ -118,7 +121,7 @@ def test_ratings_are_read_without_torch(form, root):
             "the key none.key.json does not exist; pass the .key.json file next to the form",
         ),
         ("import form.key.json none.json", "none.json cannot be read"),
-        ("import form.html none.json", "form.html is damaged or is not the key of a form"),
+        ("import form.html none.json", "form.html is damaged or is not a form's key"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(form, atat, root, words, sentence):

@@ -176,25 +176,28 @@ HEAD = b"form,rater,text,question,rating\n"
 @pytest.mark.parametrize(
     ("write", "sentences"),
     [
-        (in_a_file(lambda a: a.update(form="0123")), ["rates the form 0123, but this key is of "]),
-        (in_a_file(lambda a: a["ratings"].pop(4)), ["no rating of text 2, coherence; complete the form, and save it"]),
+        (in_a_file(lambda a: a.update(form="0123")), ["rates the form 0123, but this key is for "]),
+        (
+            in_a_file(lambda a: a["ratings"].pop(4)),
+            ["no rating for text 2, coherence; complete the form, and save the ratings"],
+        ),
         (
             in_a_file(lambda a: a["ratings"].__delitem__(slice(0, 5))),
             ["text 1, overall and 2 more; "],
         ),
-        (in_a_file(lambda a: a["ratings"].append(a["ratings"][0])), ["more than one rating of text 1, fluency"]),
+        (in_a_file(lambda a: a["ratings"].append(a["ratings"][0])), ["more than one rating for text 1, fluency"]),
         (row(2, rating=6), ["text 1, overall: 6 is not one of 1 to 5"]),
         (row(2, rating=-(10**30)), ["is not one of 1 to 5"]),
         (
             row(0, question="fluenzy"),
             ["the form has no question 'fluenzy'; did you mean 'fluency'?"],
         ),
-        (row(0, text=7), ["text 7 is not one of the form's 6", "no rating of text 1, fluency"]),
+        (row(0, text=7), ["text 7 is not one of the form's 6", "no rating for text 1, fluency"]),
         (row(0, rating=True), ["a.json does not contain ratings saved by a form"]),
         (in_a_file(lambda a: a.update(ratings=[])), ["a.json does not contain ratings saved by a form"]),
         (in_a_file(lambda a: a.update(rater=" ")), ["does not name the rater; enter a name in the form"]),
-        (twice, ["b.json: ann also rated in ", "a.json; leave one of the files out"]),
-        (two_raters_in_one, ["a.csv contains more than one rater (ann, bob); use a file for each"]),
+        (twice, ["b.json: ann also appears in ", "a.json; leave out one of the files"]),
+        (two_raters_in_one, ["a.csv contains more than one rater (ann, bob); use a separate file for each"]),
         *((text(content), ["does not contain ratings"]) for content in (b"{", b"[]")),
         *(
             (text(content, "a.csv"), ["does not contain ratings"])
@@ -252,7 +255,7 @@ def test_a_key_that_was_changed_is_none(tmp_path, damage):
     assert table["form"] == digest
     damage(table)
     path.write_text(json.dumps(table))
-    with pytest.raises(UserError, match="is damaged or is not the key of a form"):
+    with pytest.raises(UserError, match="is damaged or is not a form's key"):
         RatingForm.from_key(path)
 
 
@@ -299,9 +302,9 @@ def test_a_question_that_is_none(tmp_path, text, sentence):
 
 
 def test_a_form_has_each_run_once_and_not_too_many_texts(tmp_path):
-    with pytest.raises(UserError, match="the run a is given twice"):
+    with pytest.raises(UserError, match="the run a is passed twice"):
         check_size([tmp_path.relative_to(tmp_path.parent).with_name("a")] * 2, [""], 1)
-    with pytest.raises(UserError, match="the prompt x is given twice"):
+    with pytest.raises(UserError, match="the prompt x is passed twice"):
         check_size([tmp_path], ["x", "x"], 1)
     with pytest.raises(UserError, match="lower it"):
         check_size([tmp_path], [""], 10_001)

@@ -1,4 +1,4 @@
-"""Cells of a paper's tables: printed numbers, their unrounded values, and commands for missing values."""
+"""Table cells: printed numbers with their unrounded values, and commands that compute missing values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(
     notes: Sequence[str] = (),
     cited: Iterable[tuple[str, str, Sequence[Cell]]] = (),
 ) -> Table:
-    """Return a table from rows of a name and cells, with the published rows and their sources below."""
+    """Return a table from rows, each a name and cells, followed by published rows with their sources."""
     return Table(
         label=spec.label,
         title=spec.caption,
@@ -47,7 +47,7 @@ def missing_in(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def words(text: str) -> Cell:
-    """Return a cell of text."""
+    """Return a cell that contains text."""
     return Cell(text=text, value=text)
 
 
@@ -57,12 +57,12 @@ def nothing(why: str = NONE) -> Cell:
 
 
 def missing(command: str) -> Cell:
-    """Return a cell for a value that the command will compute."""
+    """Return a cell for a missing value, with the command that computes it."""
     return Cell(text=MISSING, command=command)
 
 
 def of_seeds(cell: Cell, found: int, wanted: int, command: str) -> Cell:
-    """Return the cell, or a missing cell with a note if fewer seeds are finished than wanted."""
+    """Return the cell, with a note if fewer seeds are finished than the study requires, or a missing cell."""
     if found >= wanted:
         return cell
     said = f"{found} of {number(wanted, 'seed')}"
@@ -70,12 +70,12 @@ def of_seeds(cell: Cell, found: int, wanted: int, command: str) -> Cell:
 
 
 def count(value: float | None, digits: str) -> Cell:
-    """Return a number without an interval, with the given format."""
+    """Return a cell with a formatted number, without an interval."""
     return Cell(text=cell(value, digits), value=value)
 
 
 def within(found: Interval | None, unit: str = "", sign: str = "") -> Cell:
-    """Return a number with its interval, or None if the numbers are not finite."""
+    """Return a cell with a number and its interval, or None if they are not finite."""
     if found is None or not all(map(math.isfinite, (found.value, found.low, found.high))):
         return nothing("not finite")
     ends = found.value, found.low, found.high
@@ -83,13 +83,13 @@ def within(found: Interval | None, unit: str = "", sign: str = "") -> Cell:
 
 
 def exponential(found: Interval | None) -> Cell:
-    """Return the exponential of an interval of nats per token."""
+    """Return the exponential of an interval in nats per token."""
     ends = found and [1 + percent(end) / 100 for end in (found.value, found.low, found.high)]
     return within(Interval(value=ends[0], low=ends[1], high=ends[2]) if ends else None)
 
 
 def change(table: Mapping[str, float | None]) -> Cell:
-    """Return a difference in percent, given by `Interval.to_table`."""
+    """Return a cell with a difference in percent, from a table made by `Interval.to_table`."""
     ends = [table[key] for key in ("percent", "percent_low", "percent_high")]
     if None in ends:
         return nothing("not finite")
@@ -98,14 +98,14 @@ def change(table: Mapping[str, float | None]) -> Cell:
 
 
 def trained_alike(columns: Sequence[str], how: Sequence[Any]) -> Iterator[str]:
-    """Yield a note if shown times and memory come from different machines or loads."""
+    """Yield a note if the times and memory shown were measured on different machines or under different loads."""
     costs = {"seconds", "seconds_per_step", "tokens_per_second", "peak_memory"}
     if costs & {*columns} and any(each != how[0] for each in how):
-        yield "Not all runs were trained alike: their seconds and memory are not comparable."
+        yield "Not all runs were trained under the same conditions, so their times and memory are not comparable."
 
 
 def directed(spec: Directed) -> Iterator[Column]:
-    """Yield the columns of a table that names the columns in which lower or higher is better."""
+    """Yield the columns of a table, each marked if the table states that lower or higher is better."""
     for key in (*spec.lower, *spec.higher):
         if key not in spec.columns:
             raise CannotShow("columns", f"the table has no column {key!r}{nearest(key, list(spec.columns))}")
@@ -114,7 +114,7 @@ def directed(spec: Directed) -> Iterator[Column]:
 
 
 def require(columns: Sequence[str], task: str, scores: list[str] | None) -> None:
-    """Raise `CannotShow` for a column that is not among a task's scores, if these are known."""
+    """Raise `CannotShow` for a column that is not a score of the task, if the scores are known."""
     for column in columns:
         if scores is not None and column not in scores:
             there = f"{nearest(column, scores)} (scores: {', '.join(scores)})"
@@ -122,7 +122,7 @@ def require(columns: Sequence[str], task: str, scores: list[str] | None) -> None
 
 
 def normal(value: float | None, error: float | None) -> Cell:
-    """Return a value with the confidence interval of its standard error over items."""
+    """Return a cell with a value and the confidence interval from its standard error over items."""
     if value is None:
         return nothing("not finite")
     if error is None:

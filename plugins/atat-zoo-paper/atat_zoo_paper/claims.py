@@ -1,4 +1,4 @@
-"""Claims that the numbers support: a sentence for each difference, significant or not."""
+"""Claims that the numbers support: one sentence per difference, whether significant or not."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def _priced(arm: str, sampler: str) -> str:
 
 
 def _said(name: str, other: str, what: str, intervals: str, seeds: int, cell: Cell) -> str:
-    """Return a sentence on a difference: lower, higher, or not significantly different."""
+    """Return a sentence that states whether a value is lower, higher or not significantly different."""
     over = f"over {'seeds and ' if intervals == 'both' else ''}sequences, {number(seeds, 'seed')}"
     if cell.sure is None:
-        return f"{name} and {other} cannot be compared in {what}: a number is not finite"
+        return f"{name} and {other} cannot be compared in {what}, because a number is not finite"
     if cell.sure.low <= 0 <= cell.sure.high:
         return f"{name} and {other} do not differ significantly in {what}: {cell.text}, {over}"
     return f"{name} is {'lower' if cell.sure.high < 0 else 'higher'} than {other} in {what}: {cell.text}, {over}"

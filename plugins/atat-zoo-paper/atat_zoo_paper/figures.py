@@ -1,4 +1,4 @@
-"""Figures of studies: bounds over step budgets, over grid or sweep points, and differences between arms."""
+"""Figures of studies: bounds against step budgets or grid and sweep points, and differences between arms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 
 
 def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
-    """Return the points of a figure by arm; raises `CannotShow` for a name that does not exist."""
+    """Return a dict from arm to the points of a figure; raise `CannotShow` for an unknown name."""
     for key, arms in (("arms", spec.arms), ("names", spec.names)):
         for arm in arms:
             known.arm(arm, key)  # the study must have it
@@ -38,7 +38,7 @@ def _curve(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
     lines = {arm: study.at_budgets(arm) for arm in arms or study.arms if len(study.at_budgets(arm)) > 1}
     if short := [arm for arm in arms if arm not in lines]:
         raise CannotShow(
-            "arms", f"arm {short[0]!r} of the study {study.name!r} has no budgets; use arms with several step numbers"
+            "arms", f"arm {short[0]!r} of the study {study.name!r} has no budgets; choose arms with several budgets"
         )
     if not lines:
         raise CannotShow("study", f"the study {study.name!r} has no budgets; choose a study with budgets")
@@ -55,7 +55,7 @@ def _curve(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
 def _sensitivity(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Any]:
     study = known.study
     if study.sweep is None and not study.grids:
-        raise CannotShow("study", f"the study {study.name!r} has neither [grid] nor [sweep]; choose a study with one")
+        raise CannotShow("study", f"the study {study.name!r} has no [grid] or [sweep]; choose a study with one")
     varied = list(dict.fromkeys(grid.arm for grid in study.grids)) or list(study.swept)
     for arm in arms:
         if arm not in varied:
@@ -68,7 +68,7 @@ def _sensitivity(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> di
 
 
 def _grids(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Any]:
-    """Return the points of each grid (label, bound, whether it is the arm); None for an arm without results."""
+    """Return the points of each grid as (label, bound, whether it is the arm), or None for an arm without results."""
     found: dict[str, Any] = {}
     for grid in (grid for grid in known.study.grids if grid.arm in arms):
         panel: list[tuple[str, Cell, bool]] = []
@@ -107,14 +107,14 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
 
 
 def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield the file name and content of a figure of `points`, as PDF and SVG; arms without points are left out."""
+    """Yield the file name and content of a figure of `points`, as PDF and SVG, without arms that have no points."""
     by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
     drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
     yield from ((f"{spec.label}.{ending}", content) for ending, content in files(drawn).items())
 
 
 def _ends(cell: Cell) -> dict[str, float]:
-    """Return a value with the ends of its error bar, which equal the value without an interval."""
+    """Return a value and the ends of its error bar, which equal the value if it has no interval."""
     value = float(cell.value or 0)
     return {
         "value": value,
@@ -124,12 +124,12 @@ def _ends(cell: Cell) -> dict[str, float]:
 
 
 def _quantity(known: KnownStudy, arms: Sequence[str]) -> str:
-    """Return the quantity of the arms' bounds, if it is the same for all."""
+    """Return the quantity that the arms' bounds measure, or a general name if they differ."""
     return _common({arm["runs"][0]["bound"] for name in arms if (arm := known.arm(name))})
 
 
 def _common(quantities: set[str]) -> str:
-    """Return the only quantity, or a name for several."""
+    """Return the quantity if there is only one, or a general name."""
     return next(iter(quantities)) if len(quantities) == 1 else f"exp({NATS_PER_TOKEN})"
 
 

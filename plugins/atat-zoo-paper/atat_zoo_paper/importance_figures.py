@@ -1,6 +1,6 @@
-"""Figures of `atat importance-figures`, a column wide: the rows of `importance_tables` as PDF and SVG.
+"""Figures for `atat importance-figures`, one column wide: the rows from `importance_tables` as PDF and SVG.
 
-Text from a run only appears in rows and scale domains, because Vega evaluates titles as code.
+Text from a run appears only in rows and scale domains, because Vega evaluates titles as code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXACT = "+datum.label === datum.value ? datum.label : format(datum.value, '~g')
 
 
 def rates(rows: Sequence[Row]) -> Chart:
-    """Return lines of the importance of a text's first tokens over mask rates."""
+    """Return a line chart of importance against mask rate for the first tokens of a text."""
     rows = [row | {"token": _printable(row["token"])} for row in rows if row["position"] < COLUMNS * LINES]
     there = [row["importance"] for row in rows if row["importance"] is not None] or [0.0, 1.0]
     every = list(dict.fromkeys(row["rate"] for row in rows))
@@ -53,30 +53,30 @@ def rates(rows: Sequence[Row]) -> Chart:
 
 
 def classes(rows: Sequence[Row]) -> Chart:
-    """Return the importance by word class: median, middle 50 % and middle 90 % of the tokens."""
+    """Return a chart of importance by word class, with the median, the middle 50 % and the middle 90 % of tokens."""
     named = [row | {"name": f"{row['class']} ({row['share']:.0%})"} for row in rows]
     axis = alt.Axis(tickCount=5)
     of = chart(named, alt.Step(16)).encode(y=alt.Y("name:N", sort=None, title=None))
-    title = "importance: median, 50 % and 90 % of the tokens"
+    title = "importance: median, middle 50 % and 90 % of tokens"
     wide = of.mark_rule(color=_BLUE, strokeWidth=0.8).encode(x=alt.X("p05:Q", title=title, axis=axis), x2="p95:Q")
     half = of.mark_rule(color=_BLUE, strokeWidth=5).encode(x="p25:Q", x2="p75:Q")
     return wide + half + of.mark_point(fill="white", stroke=_BLUE, strokeWidth=0.8, size=16).encode(x="median:Q")
 
 
 def frequency(rows: Sequence[Row]) -> Chart:
-    """Return the importance by training frequency of the token, without frequencies that only a few tokens have."""
+    """Return a chart of importance by the token's training frequency, without frequencies that few tokens have."""
     rows = [row for row in rows if row["tokens"] >= FEW] or rows
     rows = [row | {"at": max(1.0, (row["least"] * row["most"]) ** 0.5)} for row in rows]
     axis = alt.Axis(format=",", tickCount=5)
-    title = "occurrences of the token in the training text"
+    title = "occurrences of the token in training text"
     return _middle(rows, alt.X("at:Q", title=title, scale=alt.Scale(type="log", nice=False), axis=axis), 90)
 
 
 def checkpoints(rows: Sequence[Row]) -> Chart:
-    """Return the importance over training steps, and its rank correlations."""
+    """Return a chart of importance over training steps, and of its rank correlations."""
     axis = alt.Axis(format=",d", tickCount=5)
     x = alt.X("step:Q", title="optimizer steps", scale=_NO_ZERO, axis=axis)
-    kinds = {"": "with the loss", "_last": "with the last importance"}
+    kinds = {"": "with the loss", "_last": "with the final importance"}
     pairs = [
         {"step": row["step"], "kind": kind, **{key: row[f"{key}{ending}"] for key in ("rho", "low", "high")}}
         for ending, kind in kinds.items()
@@ -93,7 +93,7 @@ def checkpoints(rows: Sequence[Row]) -> Chart:
 
 
 def agreement(rows: Sequence[Row]) -> Chart:
-    """Return the rank correlations of importance between runs, also given the token's frequency."""
+    """Return a chart of the rank correlations of importance between runs, also controlling for frequency."""
     seeds = {row[seed] for row in rows for seed in ("seed", "other_seed")}
     of_seeds = len(seeds) == len({row[name] for row in rows for name in ("run", "other")})
     keys, kinds = ("seed", "other_seed") if of_seeds else ("run", "other"), ("as it is", "given the token's frequency")
@@ -111,7 +111,7 @@ def agreement(rows: Sequence[Row]) -> Chart:
 
 
 def evaluations(rows: Sequence[Row]) -> Chart:
-    """Return a histogram of NFE per text."""
+    """Return a histogram of the NFE per text."""
     counts = [row["evaluations"] for row in rows]
     about = [{"said": f"sampler {_printable(rows[0]['sampler'], 20)}"}]
     domain = [min(counts) - 4, max(counts) + 4] if len(rows) == 1 else [min(counts) - 1, max(counts) + 1]
@@ -123,7 +123,7 @@ def evaluations(rows: Sequence[Row]) -> Chart:
 
 
 def context_probe(rows: Sequence[Row]) -> Chart:
-    """Return the scores of the task with ±1 standard error, each on its own scale."""
+    """Return a chart of the task's scores with ±1 standard error, each on its own scale."""
     x, panels = alt.X("low:Q", title=None, scale=_NO_ZERO, axis=alt.Axis(labelExpr=_EXACT, tickCount=5)), []
     for name in dict.fromkeys(row["score"] for row in rows):
         of_score = [row | {"n": number, "error": row["stderr"] or 0} for number, row in enumerate(rows)]
@@ -145,10 +145,10 @@ DRAWN: dict[str, Callable[[Sequence[Row]], Chart]] = {
 
 
 def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear: bool) -> list[Path]:
-    """Write the figure of each table as PDF and SVG, and its rows as CSV; return the files.
+    """Write each table's figure as PDF and SVG and its rows as CSV, and return the files.
 
-    The figures state their training step, which a report reads. With `clear`, figures of an earlier analysis that this
-    one does not replace are deleted.
+    Each figure states its training step, which the report reads. If `clear` is set, figures left by an earlier analysis
+    are deleted.
     """
     written: dict[Path, bytes] = {}
     for name, draw in DRAWN.items():
@@ -163,7 +163,7 @@ def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear
 
 
 def _middle(rows: Sequence[Row], x: alt.X, height: float) -> alt.LayerChart:
-    """Return the median of the importance with its middle 50 %."""
+    """Return a line for the median importance and a band for the middle 50 %."""
     of = chart(rows, height).encode(x=x)
     y = alt.Y("p25:Q", title=["importance:", "median, middle 50 %"], scale=_NO_ZERO)
     band = of.mark_area(color=_PALE[0]).encode(y=y, y2="p75:Q")
@@ -175,7 +175,7 @@ def _coloured(kinds: Sequence[str]) -> alt.Color:
 
 
 def _printable(text: str, longest: int = 10) -> str:
-    """Return the beginning of a text with visible spaces and line breaks, and a box for unprintable characters."""
+    """Return the beginning of a text, with visible spaces and line breaks and a box for each unprintable character."""
     shown = text.replace(" ", "·").replace("\n", "↵")
     shown = shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
     return "".join(each if each.isprintable() else "□" for each in shown)

@@ -1,6 +1,7 @@
-"""Data of the figures of `atat importance-figures`. n texts of L tokens, N analysed tokens.
+"""Data for the figures of `atat importance-figures`.
 
-A token is analysed if a draw has masked it, as in `evaluation.importance`, so that it has an importance and a loss.
+A token is analysed if a mask draw has masked it, so that it has an importance and a loss. Shapes: n texts, L
+tokens, N analysed tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _PROBE = "context_probe"
 
 @attrs.frozen(kw_only=True, eq=False)
 class Analysis:
-    """Analysis of a run's importance, compared with other runs on the same held-out text."""
+    """Analysis of a run's importance and comparison with other runs on the same held-out text."""
 
     model: Model
     run: Path
@@ -57,12 +58,12 @@ class Analysis:
     progress: Progress | None = None
 
     def check(self) -> None:
-        """Raise a `UserError` that names a run with another held-out text, before any computation."""
+        """Raise a `UserError` for a run with different held-out text, before any computation."""
         for other in self.others:
             text, own = self._text(self.model, self.run), self._text(Model.from_run(other), other)
             if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
-                advice = "use runs with the same corpus, tokenizer and data.length, such as other seeds"
-                raise UserError(f"{other} has other held-out tokens than {self.run}; {advice}")
+                advice = "use runs with the same corpus, tokenizer and data.length, such as runs with different seeds"
+                raise UserError(f"the held-out tokens of {other} differ from those of {self.run}; {advice}")
 
     def _text(self, model: Model, run: Path) -> Text:
         return held_out_text(model, run, self.spec.split, self.spec.sequences)
@@ -74,9 +75,9 @@ class Analysis:
         return weigh(model, run, self.spec, seed=self.seed, progress=self._told(what))[1]
 
     def tables(self, weighed: Weighed) -> tuple[dict[str, list[Row]], list[str]]:
-        """Return the rows of each figure by its name, and messages on omitted and uninformative figures.
+        """Return a dict from figure to its rows, and messages about omitted and uninformative figures.
 
-        `weighed` is the result of `weigh` for the same model and settings.
+        `weighed` is the result of `weigh` with the same model and settings.
         """
         text, measured = weighed
         assert text.counts is not None
@@ -93,19 +94,19 @@ class Analysis:
 
     def _said(self, found: dict[str, list[Row]]) -> Iterator[str]:
         if not found["checkpoints"]:
-            yield "checkpoints is omitted: the run has one checkpoint; train.keep_checkpoints keeps more"
+            yield "checkpoints is omitted because the run has one checkpoint; raise train.keep_checkpoints"
         if not found["agreement"]:
-            yield "agreement is omitted: it needs several runs; pass runs with other seeds after the first"
+            yield "agreement is omitted because it compares several runs; pass runs with different seeds, too"
         if len(found["evaluations"]) == 1:
             same = number(found["evaluations"][0]["evaluations"], "evaluation")
-            yield f"every text takes {same} with the sampler {self.sampler.name}; choose another with --sampler"
+            yield f"every text takes {same} with the sampler {self.sampler.name}; choose a different one with --sampler"
         if not found[_PROBE]:
-            yield f"{_PROBE} is omitted: it was not evaluated; run `atat eval {self.run} --task {_PROBE}`"
+            yield f"{_PROBE} is omitted because it has not been evaluated; run `atat eval {self.run} --task {_PROBE}`"
 
     def _rates(self, text: Text) -> list[Row]:
-        """Return importance and loss of each token of the first text at each mask rate, as in report/text.json.
+        """Return the importance and loss of each token in the first text at each mask rate, as in report/text.json.
 
-        A model with an exact likelihood does not depend on the mask rate, which is 1 then.
+        For a model with an exact likelihood, which does not depend on the mask rate, the rate is 1.
         """
         assert text.counts is not None
         first = (text.tokens[:1], text.maskable[:1], text.counts)
@@ -121,9 +122,9 @@ class Analysis:
         return rows
 
     def _checkpoints(self, measured: Measurement) -> list[Row]:
-        """Return the importance at each saved checkpoint, and its rank correlations.
+        """Return statistics of importance at each saved checkpoint, and its rank correlations.
 
-        `rho` is Spearman's ρ with the loss at the same step, `rho_last` with the importance at the last step.
+        `rho` is Spearman's ρ with the loss at the same step, and `rho_last` with the importance at the last step.
         """
         steps = RunFolder(self.run).steps()
         if len(steps) < 2:
@@ -143,7 +144,7 @@ class Analysis:
         return rows
 
     def _agreement(self, measured: Measurement, counts: Tensor) -> list[Row]:
-        """Return Spearman's ρ of the importance between each two runs over the same tokens, with an interval.
+        """Return Spearman's ρ of importance for each pair of runs over the same tokens, with an interval.
 
         `partial` is the partial correlation given the token's frequency, which every estimator can learn.
         """
@@ -172,9 +173,9 @@ class Analysis:
         return rows
 
     def _correlated(self, columns: Sequence[Tensor], seen: Tensor) -> tuple[Row, Row]:
-        """Return ρ of the first two columns, [N] each, and the same given the third, both with their text bootstrap.
+        """Return ρ of the first two columns, each [N], and its value given the third, with a bootstrap over texts.
 
-        `seen`, bool [n, L], marks the positions of the tokens. Ranks are those of the full data, also in a resample.
+        `seen`, bool [n, L], marks the positions of the tokens. Ranks come from the full data, even in a resample.
         """
         sums = _rank_sums(columns, seen.nonzero()[:, 0], len(seen))
         found = [correlations(each) for each in (sums.sum(0), resampled(sums, purpose="importance", seed=self.seed))]
@@ -182,14 +183,14 @@ class Analysis:
         return _interval(*(each[..., 0, 1] for each in found)), given
 
     def _evaluations(self) -> list[Row]:
-        """Return the number of texts for each NFE of the sampler."""
+        """Return the number of texts that take each NFE with the sampler."""
         made = self.model.sample(TEXTS, sampler=self.sampler, seed=self.seed)
         about = {"sampler": self.sampler.name, "settings": settings(unstructure(self.sampler))}
         each, texts = made.sample.nfe.unique(return_counts=True)
         return [about | {"evaluations": n, "texts": k} for n, k in zip(each.tolist(), texts.tolist(), strict=True)]
 
     def _probe(self) -> Iterator[Row]:
-        """Yield the scores of the task context_probe, if it was evaluated on these weights."""
+        """Yield the scores in the task context_probe, if these weights were evaluated on it."""
         for result in last_tasks(store.tables(RunFolder(self.run))).values():
             if result.settings["task"]["use"] == _PROBE and result.step == self.model.step:
                 for name, score in result.scores.items():
@@ -198,26 +199,26 @@ class Analysis:
 
 
 def _seen(*measured: Measurement) -> Tensor:
-    """Return where a token was analysed in all measurements, bool [n, L]; all have the same tokens."""
+    """Return a mask, bool [n, L], of the tokens that were analysed in every measurement."""
     weighed = [each.importance for each in measured if each.importance is not None]
     there = [each.counted & each.token_loss.isfinite() for each in measured]
     return torch.stack([*there, *(each.isfinite() for each in weighed)]).all(0)
 
 
 def _measured(seen: Tensor, *values: Tensor | None) -> list[Tensor]:
-    """Return the values, [n, L], at the positions `seen`, bool [n, L], as float64 [N]."""
+    """Return the values [n, L] at the positions in the mask `seen` [n, L], as float64 [N]."""
     return [each[seen].double() for each in values if each is not None]
 
 
 def spread(importance: Tensor, loss: Tensor) -> Row:
-    """Return statistics of the importance and the loss in nats of N ≥ 1 tokens, [N] each."""
+    """Return statistics of the importance [N] and the loss in nats [N] of N ≥ 1 tokens."""
     values = importance.numpy()
     quantiles = dict(zip(_QUANTILES, np.quantile(values, list(_QUANTILES.values())).tolist(), strict=True))
     return {"tokens": len(values), **_rounded({"mean": float(values.mean()), **quantiles, "loss": float(loss.mean())})}
 
 
 def classes(measured: Measurement, model: Model) -> list[Row]:
-    """Return the importance by word class, for the classes that occur."""
+    """Return statistics of importance for each word class that occurs."""
     seen = _seen(measured)
     importance, loss = _measured(seen, measured.importance, measured.token_loss)
     of_rows = [word_classes(shown(model.tokenizer, row)) for row in measured.tokens.tolist()]
@@ -234,7 +235,7 @@ def classes(measured: Measurement, model: Model) -> list[Row]:
 
 
 def frequency(measured: Measurement, counts: Tensor) -> list[Row]:
-    """Return the importance by training frequency, `counts`, int64 [V], in powers of two."""
+    """Return statistics of importance by training frequency in powers of two, from `counts`, int64 [V]."""
     power = (counts + 1).double().log2().floor().long()
     seen = _seen(measured)
     of_token = power[measured.tokens][seen]
@@ -257,7 +258,7 @@ def _rank_sums(columns: Sequence[Tensor], of_text: Tensor, texts: int) -> Tensor
 
 
 def correlations(sums: Tensor) -> Tensor:
-    """Return the correlations of m columns, [..., m, m], from sums, [..., 1 + m + m²]; NaN for a constant."""
+    """Return the correlations [..., m, m] of m columns from sums [..., 1 + m + m²]; NaN for a constant column."""
     m = math.isqrt(sums.shape[-1] - 1)
     mean, second = sums[..., 1 : m + 1] / sums[..., :1], sums[..., m + 1 :] / sums[..., :1]
     covariance = second.unflatten(-1, (m, m)) - mean[..., :, None] * mean[..., None, :]
@@ -266,7 +267,7 @@ def correlations(sums: Tensor) -> Tensor:
 
 
 def partial_correlation(rho: Tensor) -> Tensor:
-    """Return the correlation of the first two of three columns given the third, from correlations [..., 3, 3].
+    """Return the partial correlation of the first two columns given the third, from correlations [..., 3, 3].
 
     The result is NaN if the third column determines one of the others.
     """
@@ -276,7 +277,7 @@ def partial_correlation(rho: Tensor) -> Tensor:
 
 
 def _interval(value: Tensor, samples: Tensor) -> Row:
-    """Return a correlation with its interval, or None if it is undefined, as for a constant."""
+    """Return a correlation with its interval, or None if it is undefined, for example for a constant."""
     if not bool(value.isfinite()):
         return dict.fromkeys(("rho", "low", "high"))
     found = interval(float(value), samples)

@@ -1,4 +1,4 @@
-"""LaTeX: floats for tables and figures, main.tex, and references.bib."""
+"""LaTeX output: floats for tables and figures, main.tex, and references.bib."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from atat_zoo.evaluation.results.table import Table, cite_key, escape
 
 
 def table(filled: Table) -> str:
-    """Return a table as a float with booktabs."""
+    """Return a table as a LaTeX float that uses booktabs."""
     notes = [f"\\par\\smallskip{{\\footnotesize {' '.join(map(escape, filled.notes))}\\par}}"] if filled.notes else []
     body = ["\\adjustbox{max width=\\linewidth}{%", *filled.to_latex(), "}", *notes]
     return floating("table", filled.title, filled.label, body)
 
 
 def figure(caption: str, label: str, drawn: bool, instead: str = "") -> str:
-    """Return a figure as a float; a missing figure is replaced by the command that draws it."""
+    """Return a figure as a LaTeX float, with the command that draws it if the figure is missing."""
     body = f"\\includegraphics{{figures/{label}.pdf}}"
     if not drawn:
         body = f"\\fbox{{\\parbox{{0.9\\linewidth}}{{missing: \\texttt{{{escape(instead).replace('--', '-{}-')}}}}}}}"
@@ -26,7 +26,7 @@ def figure(caption: str, label: str, drawn: bool, instead: str = "") -> str:
 
 
 def floating(what: str, caption: str, label: str, body: Sequence[str]) -> str:
-    """Return a float with its caption and label."""
+    """Return a LaTeX float with a caption and a label."""
     name = {"table": "tab", "figure": "fig"}[what]
     head = [f"\\begin{{{what}}}[htbp]", "\\centering"]
     said = f"\\caption{{{escape(caption)}}}\\label{{{name}:{label}}}"
@@ -35,7 +35,7 @@ def floating(what: str, caption: str, label: str, body: Sequence[str]) -> str:
 
 
 def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
-    """Return main.tex, which inputs tables and figures by their labels."""
+    """Return main.tex, which includes tables and figures by label."""
     packages = ["[T1]{fontenc}", "{lmodern}", "{textcomp}", "[margin=2.5cm]{geometry}"]
     packages += ["{adjustbox}", "{booktabs}", "{graphicx}", "[hidelinks]{hyperref}"]
     return "\n".join(
@@ -62,7 +62,7 @@ def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
 
 
 def references(sources: Mapping[str, Sequence[str]], written: str = "") -> str:
-    """Return references.bib: the given entries, and one for each other source with a note on its use."""
+    """Return references.bib: the given entries, and an entry for each additional source with a note on its use."""
     known = tomllib.loads(files(__package__).joinpath("references.toml").read_text(encoding="utf-8"))
     entries, keys = [written] if written else [], set(re.findall(r"@\w+\s*\{\s*([^\s,]+)", written))
     for source, of in sorted(sources.items()):

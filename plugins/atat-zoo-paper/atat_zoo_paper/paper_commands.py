@@ -1,4 +1,4 @@
-"""`atat paper` and `atat importance-figures`: tables and figures of a paper from measured results."""
+"""The commands `atat paper` and `atat importance-figures`, which make a paper's tables and figures from results."""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ from atat_zoo_paper.paper_folder import charts, compile_in, compiler, fill, writ
 
 @click.command()
 @click.argument("manifest", type=click.Path(path_type=Path), metavar="MANIFEST.toml")
-@output("--out", help="Folder to write (default: papers/NAME).")
+@output("--out", help="Folder to write the paper to (default: papers/NAME).")
 def paper(manifest: Path, out: Path | None) -> int:
-    """Write a LaTeX folder with the tables, figures, sentences and references of a paper.
+    """Write a LaTeX folder with a paper's tables, figures, claims and references.
 
-    Every number comes from a study's JSON or a run folder. A missing value is printed as --, with the command that
-    computes it. If tectonic or latexmk is installed, main.tex is compiled.
+    Every number comes from a study's JSON or a run folder. A missing value is printed as --, and missing.md lists the
+    command that computes it. If tectonic or latexmk is installed, it compiles main.tex.
     """
     if charts() is None:
         require("atat paper", "vl_convert")
@@ -36,7 +36,7 @@ def paper(manifest: Path, out: Path | None) -> int:
     said = f"{number(len(filled.tables), 'table')} and {number(drawn, 'figure')} in {folder}"
     click.echo(printable(f"{said}; {number(sum(map(len, missing.values())), 'cell')} missing"))
     if filled.figures and (install := charts()):
-        click.echo(f"no figures: the package vl_convert is missing; install it with `{install}`")
+        click.echo(f"no figures were drawn, because the package vl_convert is missing; install it with `{install}`")
     if missing:
         click.echo("")
         table(["missing", "command"], [[number(len(what), "cell"), command] for command, what in missing.items()])
@@ -52,7 +52,7 @@ def paper(manifest: Path, out: Path | None) -> int:
 @options("run")
 @click.argument("others", nargs=-1, type=click.Path(path_type=Path), metavar="[OTHER_RUN]...")
 @options("step", "split", "sequences", "mask_samples", "sequences_at_once", "mask_seed", "sampler")
-@output("--out", help="Folder of the figures (default: report/importance in the run folder).")
+@output("--out", help="Folder to write the figures to (default: report/importance in the run folder).")
 @options("device", "json")
 def importance_figures(
     run: Path,
@@ -65,15 +65,15 @@ def importance_figures(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Plot RUN's importance on held-out text: figures as PDF and SVG, their data as CSV.
+    """Plot RUN's importance on held-out text, with figures as PDF and SVG and their data as CSV.
 
-    Figures: importance over mask rates, by word class and frequency, over checkpoints, against other runs (such as
-    other seeds), and the NFE of the run's sampler or the one given by --sampler.
+    The figures show importance against mask rate, by word class and frequency, over checkpoints, and compared with
+    other runs (such as different seeds), and the NFE of the run's sampler or the one that you pass with --sampler.
     """
     # Mistakes in these are reported before torch is imported.
     require("atat importance-figures", "vl_convert")
     if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out {clip(out)} is a file; use a folder")
+        raise UserError(f"--out {clip(out)} is a file; pass a folder")
     for each in (run, *others):
         require_estimator(from_table(RunFolder(each).table(), where=str(each / "resolved.toml")), each)
     from atat_zoo.reports.report_data import short_names

@@ -1,4 +1,4 @@
-"""The TOML file of a paper: its tables and figures, validated as far as possible without results."""
+"""The TOML file for a paper, whose tables and figures are validated as far as possible without results."""
 
 import re
 from collections import Counter
@@ -21,19 +21,19 @@ PAPERS = Path(__file__).parent / "papers"  # those that ship
 
 Intervals = Literal["both", "sequences"]
 _OVER = (
-    "what the intervals cover. both: other seeds and other held-out text; sequences: other held-out text "
-    "only, for arms with one seed"
+    "variation that the intervals cover. both: seeds and held-out text; sequences: held-out text "
+    "only, which also works for arms with one seed"
 )
 
 
 @component
 class PaperSpec:
-    """Top-level keys of a paper file, besides its tables."""
+    """Top-level keys of a paper file, except its tables and figures."""
 
     title: str = param(help="title of the paper")
     results: str = param(
         "docs/studies",
-        help="folder of `atat study --write`; studies without a file there are read from their own folders",
+        help="folder written by `atat study --write`; studies without a file there are read from their own folders",
     )
 
 
@@ -43,7 +43,9 @@ class ArmRow:
 
     arm: str = param(help="arm of the study")
     study: str | None = param(None, help="study; default: the table's")
-    against: str | None = param(None, help="reference arm of the difference; default: the arm it is compared with")
+    against: str | None = param(
+        None, help="reference arm for the difference; default: the arm with which the study compares this one"
+    )
     name: str | None = param(None, help="label in the table; default: the arm's")
 
 
@@ -52,8 +54,8 @@ class GapRow:
     """Row in a table of gaps."""
 
     arm: str = param(help="arm of the study")
-    by: str = param("bound", help="sampler or bound in the row")
-    against: str | None = param(None, help="sampler or bound of the baseline that the difference refers to")
+    by: str = param("bound", help="sampler or bound for the row")
+    against: str | None = param(None, help="sampler or bound of the baseline with which the difference is computed")
     name: str | None = param(None, help="label in the table; default: the arm's")
 
 
@@ -61,9 +63,9 @@ class GapRow:
 class SamplerRow:
     """Row in a table of samplers."""
 
-    arm: str = param(help="arm of the study with compared samplers")
+    arm: str = param(help="arm of the study for which samplers are compared")
     sampler: int = param(help="position in the study's list of samplers, from 1", ge=1)
-    name: str | None = param(None, help="label in the table; default: those of the arm and the sampler")
+    name: str | None = param(None, help="label in the table; default: the labels of the arm and the sampler")
 
 
 @component
@@ -79,9 +81,9 @@ class RunRow:
     """Row in a table of runs."""
 
     run: str = param(help="run folder")
-    experiment: str | None = param(None, help="experiment: one that ships with atat_zoo, or a file")
+    experiment: str | None = param(None, help="name of an experiment that ships with atat_zoo, or a file")
     overrides: tuple[str, ...] = param((), help="key=value overrides of the experiment")
-    train: str | None = param(None, help="training command, instead of an experiment")
+    train: str | None = param(None, help="training command, as an alternative to an experiment")
     name: str | None = param(None, help="label in the table; default: the name of the run folder")
 
     def __attrs_post_init__(self) -> None:
@@ -93,7 +95,7 @@ class RunRow:
 class TableSpec:
     """Options of every table."""
 
-    label: str = param(help="label in LaTeX, and name of the files")
+    label: str = param(help="label in LaTeX and name of the files")
     caption: str = param(help="caption, one or two sentences")
     columns: tuple[str, ...] = param(help="columns, from left to right")
 
@@ -102,13 +104,13 @@ class TableSpec:
 class ArmsTable(TableSpec):
     """Arms of studies."""
 
-    study: str | None = param(None, help="study of the rows' arms")
+    study: str | None = param(None, help="study that contains the rows' arms")
     intervals: Intervals = param("both", help=_OVER)
 
 
 @component
 class GapsTable(TableSpec):
-    """Perplexity of infilled gaps for arms of a study, given the rest of the text; a column is a gap."""
+    """Table with a study's perplexity of gaps given the rest of the text; each column is a gap."""
 
     study: str = param(help="study with [gaps]")
     intervals: Intervals = param("both", help=_OVER)
@@ -116,7 +118,7 @@ class GapsTable(TableSpec):
 
 @component
 class SamplersTable(TableSpec):
-    """Perplexity and NFE of the samplers of a study."""
+    """Table with the perplexity and NFE of a study's samplers."""
 
     study: str = param(help="study with [samplers]")
     intervals: Intervals = param("both", help=_OVER)
@@ -124,7 +126,7 @@ class SamplersTable(TableSpec):
 
 @component_base
 class Directed(TableSpec):
-    """Base class of tables that name the columns in which lower or higher is better."""
+    """Base class for tables that state in which columns lower or higher is better."""
 
     lower: tuple[str, ...] = param((), help="columns in which lower is better")
     higher: tuple[str, ...] = param((), help="columns in which higher is better")
@@ -132,7 +134,7 @@ class Directed(TableSpec):
 
 @component
 class ScoresTable(Directed):
-    """Scores of a study's arms in one of its tasks; a column is a score."""
+    """Table with the scores of a study's arms in one of its tasks; each column is a score."""
 
     study: str = param(help="study with evaluation.tasks")
     task: str = param(help="name of the task")
@@ -141,7 +143,7 @@ class ScoresTable(Directed):
 
 @component
 class EvaluationsTable(TableSpec):
-    """Results of `atat eval` for runs, on the text of their experiments."""
+    """Table with results of `atat eval` for runs, on the text of their experiments."""
 
     split: Literal["validation", "test"] = param("validation", help="held-out split")
     metrics: Any = components_param("metric", help="additional metrics, whose titles can be columns")
@@ -149,14 +151,14 @@ class EvaluationsTable(TableSpec):
 
 @component
 class TasksTable(Directed):
-    """Scores of runs in a task, from `atat eval --task`; a column is a score."""
+    """Table with scores of runs from `atat eval --task`; each column is a score."""
 
     task: Any = component_param("task", attrs.NOTHING, help="tasks")
 
 
 @component
 class ParametersTable(TableSpec):
-    """Hyperparameters of experiments; a column is a key such as `train.steps`."""
+    """Table with hyperparameters of experiments; each column is a key such as `train.steps`."""
 
 
 @component
@@ -164,35 +166,35 @@ class FigureSpec:
     """Figure of a study."""
 
     kind: Literal["curve", "sensitivity", "arms"] = param(
-        help="figure type: bounds over step budgets, over grid points (samplers included) or over the sweep, or "
+        help="figure type: bounds against step budgets, grid points (including samplers) or sweep values, or "
         "differences from the baseline"
     )
-    label: str = param(help="label in LaTeX, and name of the files")
+    label: str = param(help="label in LaTeX and name of the files")
     caption: str = param(help="caption, one or two sentences")
     study: str = param(help="study to draw")
-    arms: tuple[str, ...] = param((), help="arms, from top to bottom; default: all that fit")
-    names: dict[str, str] = param(attrs.Factory(dict), help="labels of arms in the figure")
+    arms: tuple[str, ...] = param((), help="arms, from top to bottom; default: all suitable arms")
+    names: dict[str, str] = param(attrs.Factory(dict), help="labels of the arms in the figure")
     intervals: Intervals = param("both", help=_OVER)
 
 
 @component
 class CitedRow:
-    """Published row below the rows of a table."""
+    """Published row, which is added below the rows of a table."""
 
-    table: str = param(help="label of the table")
+    table: str = param(help="label of the table that contains the row")
     name: str = param(help="name of the model")
     source: str = param(help="reference, such as arXiv:2406.07524 or doi:10.…")
-    differs: str = param(help="what differs, or why the value is not comparable")
-    column: str | None = param(None, help="column of the value")
-    value: float | None = param(None, help="published value; not comparable if not set")
-    at_most: bool = param(False, help="the value is an upper bound")
+    differs: str = param(help="note on what differs, or on why the value is not comparable")
+    column: str | None = param(None, help="column that contains the value")
+    value: float | None = param(None, help="published value; leave it out if it is not comparable")
+    at_most: bool = param(False, help="whether the value is an upper bound")
 
     def __attrs_post_init__(self) -> None:
         if not SOURCE.fullmatch(self.source):
             got = clip(repr(self.source), 60)
             raise ValueError(f"source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300, got {got}")
         if (self.value is None) != (self.column is None):
-            raise ValueError("set both value and column, or neither if nothing is comparable")
+            raise ValueError("set both value and column, or leave out both if nothing is comparable")
 
 
 DATA: dict[str, tuple[type, type]] = {
@@ -208,7 +210,7 @@ DATA: dict[str, tuple[type, type]] = {
 
 @attrs.frozen(kw_only=True)
 class WantedTable:
-    """Table of a paper file."""
+    """Table that a paper file requests."""
 
     where: str  # its key, for messages
     given: Mapping[str, Any]  # as it stands there
@@ -229,13 +231,13 @@ class Paper:
     cited: tuple[CitedRow, ...]
 
     def refuse(self, problems: list[str]) -> None:
-        """Raise a `UserError` with all problems, each after the name of the file."""
+        """Raise a `UserError` with all problems, each preceded by the name of the file."""
         if problems:
             raise UserError("\n".join(f"{clip(self.file)}: {problem}" for problem in problems))
 
 
 def load(file: Path) -> Paper:
-    """Return the paper described by a TOML file; `file` may be the name of one that ships with the package."""
+    """Return the paper described by a TOML file, or by the file that ships with the package under the name `file`."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
@@ -280,7 +282,7 @@ def load(file: Path) -> Paper:
 
 
 def _table(value: dict[str, Any], where: str, one: Any, problems: list[str]) -> WantedTable | None:
-    """Return a table with its rows; problems are appended to `problems`."""
+    """Return a table with its rows, and append problems to `problems`."""
     data, rows = value.pop("data", None), value.pop("rows", None)
     if not isinstance(data, str) or data not in DATA:
         hint = nearest(data, list(DATA)) if isinstance(data, str) else ""
@@ -303,7 +305,7 @@ def _labels(paper: Paper) -> Iterator[str]:
             got = clip(repr(label), 60)
             yield f"{where}.label: expected lower-case letters, digits and hyphens, for files and LaTeX, got {got}"
         elif counts[label] > 1:
-            yield f"{where}.label: {label!r} is used twice; rename one"
+            yield f"{where}.label: {label!r} is used twice; rename one of the two"
     for table in paper.tables:
         if not table.spec.columns:
             yield f"{table.where}.columns: expected at least one column"

@@ -1,4 +1,4 @@
-"""The folder of a paper: all results are read and checked before the first file is written."""
+"""The folder for a paper, which is written only after all results have been read and checked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from atat_zoo_paper.study_tables import arms_table, gaps_table, samplers_table, 
 
 @attrs.frozen(kw_only=True)
 class FilledFigure:
-    """Figure with its numbers."""
+    """Figure with its data."""
 
     spec: FigureSpec
     known: KnownStudy
@@ -48,7 +48,7 @@ class FilledFigure:
 
     @property
     def drawn(self) -> bool:
-        """Whether the figure has any points."""
+        """Whether the figure has points."""
         return any(self.points.values())
 
     def missing(self) -> Iterator[str]:
@@ -61,7 +61,7 @@ class FilledFigure:
 
 @attrs.frozen(kw_only=True)
 class FilledPaper:
-    """Paper with its numbers."""
+    """Paper with the data of its tables and figures."""
 
     paper: Paper
     tables: list[Table]
@@ -70,7 +70,7 @@ class FilledPaper:
     sources: dict[str, list[str]]  # what each is the source of
 
     def missing(self) -> dict[str, list[str]]:
-        """Return the missing cells and points by the command that computes them."""
+        """Return a dict from command to the missing cells and points that it computes."""
         found: dict[str, list[str]] = {}
         for table in self.tables:
             for what, command in missing_in(table):
@@ -83,7 +83,7 @@ class FilledPaper:
 
 @contextmanager
 def _noting(where: str, problems: list[str]) -> Iterator[None]:
-    """Add to the problems what a table or figure cannot show, after its key."""
+    """Append an error to the problems if a table or figure cannot be shown, preceded by its key."""
     try:
         yield
     except CannotShow as refused:
@@ -91,11 +91,11 @@ def _noting(where: str, problems: list[str]) -> Iterator[None]:
     except UserError as error:
         problems += [f"{where}: {line}" for line in str(error).splitlines()]
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        problems.append(f"{where}: its results are damaged; write them again")
+        problems.append(f"{where}: the results are damaged; write them again")
 
 
 def fill(paper: Paper) -> FilledPaper:
-    """Return a paper with its results; a `UserError` lists references to studies, arms or columns that do not exist."""
+    """Return a paper with its results, or raise a `UserError` that lists all unknown studies, arms and columns."""
     studies, problems = Studies(paper), list[str]()
     tables, drawn, said = list[Table](), list[FilledFigure](), dict[str, list[str]]()
     for wanted in paper.tables:
@@ -113,7 +113,9 @@ def fill(paper: Paper) -> FilledPaper:
         and not paper.results.is_dir()
         and not any(studies.named(name).report for name in studies_of(paper))
     ):
-        remedy = "run `atat study` first, or set it to the folder of `atat study --write` (docs/studies in a checkout)"
+        remedy = (
+            "run `atat study` first, or set results to a folder written by `atat study --write`, such as docs/studies"
+        )
         paper.refuse([f"results: the folder {clip(paper.results)} does not exist; {remedy}"])
     return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
 
@@ -138,7 +140,7 @@ def _fill(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
-    """Return a table with the published rows below its own."""
+    """Return a table with published rows below its own rows."""
     rows, notes = [], []
     for row in (row for row in cited if row.table == table.label):
         cells = [words(row.name), *(nothing() for _ in table.columns[1:])]
@@ -153,9 +155,9 @@ def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
 
 
 def _sources(paper: Paper, studies: Studies, tables: list[Table]) -> dict[str, list[str]]:
-    """Return the references of the components in the paper's experiments, and of its cited rows.
+    """Return the references for the components in the paper's experiments and for its cited rows.
 
-    References without an address are documented in the zoo itself and not cited.
+    A reference without an address is documented in the zoo itself and is not cited.
     """
     found: dict[str, list[str]] = {}
 
@@ -185,9 +187,9 @@ def _experiments(paper: Paper, studies: Studies) -> Iterator[Experiment]:
 
 
 def write(filled: FilledPaper, out: Path) -> None:
-    """Write the folder; files of the same names are replaced, and others are kept.
+    """Write the folder, replacing files with the same names and keeping all others.
 
-    Nothing is written unless the disk has room for everything. An existing main.tex and existing entries of
+    Nothing is written unless the disk has room for everything. An existing main.tex and existing entries in
     references.bib are kept, because authors edit them.
     """
     paper, files = filled.paper, dict[str, str]()
@@ -221,22 +223,22 @@ def charts() -> str | None:
 
 
 def _results(filled: FilledPaper) -> str:
-    """Return a paragraph of claims for each table with comparisons."""
+    """Return one paragraph of claims for each table that contains comparisons."""
     paragraphs = [
         f"\\paragraph{{Table~\\ref{{tab:{label}}}.}} " + "\n".join(map(escape, said))
         for label, said in filled.said.items()
         if said
     ]
-    return "\n\n".join(paragraphs or ["No comparison has been measured yet."]) + "\n"
+    return "\n\n".join(paragraphs or ["The results do not contain any comparisons yet."]) + "\n"
 
 
 def missing_page(filled: FilledPaper) -> str:
-    """Return the missing cells and points as Markdown, with the commands that compute them."""
+    """Return Markdown that lists missing cells and points with the commands that compute them."""
     rows = [[f"`{command}`", "; ".join(what)] for command, what in filled.missing().items()]
     lines = [
         "# Missing",
         "",
-        "Each command computes the cells in its row; run `atat paper` again after it.",
+        "Each command computes the cells in its row. Run the command, and then run `atat paper` again.",
         "",
         *Table(columns=["command", "what"], rows=rows).to_markdown(),
     ]

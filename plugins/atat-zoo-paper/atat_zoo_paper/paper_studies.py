@@ -1,4 +1,4 @@
-"""Studies of a paper: their files, their results, and checks that one table may combine them."""
+"""Studies used in a paper: their files, their results, and checks on whether one table may combine them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Report = dict[str, Any]
 
 
 class CannotShow(Exception):
-    """Error for something that a table or figure cannot show: the key, and a message."""
+    """Error for a key whose value a table or figure cannot show."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
         self.key = key
 
     def at(self, where: str) -> str:
-        """Return the message after the path of its key."""
+        """Return the message, preceded by the path of its key."""
         return f"{where}.{self.key}: {self}"
 
 
 @attrs.frozen(kw_only=True)
 class KnownStudy:
-    """Study with its results, if it has any."""
+    """Study with its results, if it has been run."""
 
     study: Study
     report: Report | None
     command: str  # that writes them
 
     def arm(self, name: str, key: str = "rows") -> Report | None:
-        """Return the results of an arm, or None; raises `CannotShow` if the study has no such arm."""
+        """Return the results of an arm, or None if it has none; raise `CannotShow` for an unknown arm."""
         known = list(self.study.arms)
         if name not in known:
             there = f"(arms: {', '.join(known)})"
@@ -48,12 +48,12 @@ class KnownStudy:
         return self.report["arms"].get(name) if self.report else None
 
     def against(self, row: ArmRow) -> str:
-        """Return the arm that a row's difference refers to: the row's choice, or that of the study."""
+        """Return the reference arm for a row's difference: the one that the row or else the study chooses."""
         others = self.study.against(row.arm) if row.arm in self.study.arms else ()
         return row.against or (others[0] if others and self.study.baseline not in others else self.study.baseline)
 
     def text(self) -> dict[str, Any]:
-        """Return the settings of the arms' held-out text; bounds on other text are not comparable."""
+        """Return the settings that determine the held-out text; bounds on different text are not comparable."""
         run, held = self.study.run(self.study.baseline, self.study.seeds[self.study.baseline][0]), self.study.held_out
         parts = {key: unstructure(run.experiment.parts[key]) for key in ("corpus", "tokenizer")}
         data = {f"data.{key}": getattr(run.experiment.data, key) for key in ("length", "special_tokens", "packing")}
@@ -63,14 +63,14 @@ class KnownStudy:
 
 
 class Studies:
-    """Studies of a paper, each read once."""
+    """Studies used in a paper; each study is read once."""
 
     def __init__(self, paper: Paper) -> None:
         self.paper = paper
         self.known: dict[str, KnownStudy] = {}
 
     def named(self, name: str) -> KnownStudy:
-        """Return the study of this name, or in this file."""
+        """Return the study with a name, or in a file."""
         if name not in self.known:
             study = load(Path(name))
             path = self.paper.results / f"{study.name}.json"
@@ -94,37 +94,38 @@ def _report(path: Path) -> Report | None:
         raise UserError(f"{clip(path)} cannot be read: {error}; write it again with `atat study --write`") from None
     except (KeyError, TypeError):
         raise UserError(
-            f"{clip(path)} does not contain a study's results; use the folder of `atat study --write`"
+            f"{clip(path)} does not contain a study's results; use the folder written by `atat study --write`"
         ) from None
 
 
 def same_text(known: Sequence[KnownStudy]) -> None:
-    """Raise `CannotShow` if studies have other held-out text than the first one."""
+    """Raise `CannotShow` if a study has different held-out text from the first one."""
     first = known[0]
     for other in known[1:]:
         mine, theirs = first.text(), other.text()
         if key := next((key for key in mine if key in theirs and mine[key] != theirs[key]), None):
-            names = f"{other.study.name!r} has other held-out text than {first.study.name!r}"
+            names = f"{other.study.name!r} has different held-out text from {first.study.name!r}"
             raise CannotShow(
-                "rows", f"the study {names}: {key} differs; split the table, because a column is for one text"
+                "rows",
+                f"the study {names}: {key} differs; split the table, because a column must use one text",
             )
 
 
 def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str]) -> None:
-    """Raise `CannotShow` for an arm with one seed if the intervals are over seeds."""
+    """Raise `CannotShow` for an arm with only one seed if the intervals cover seeds."""
     known.arm(arm)  # the study must have it
     if spec.intervals == "both" and columns and len(known.study.seeds[arm]) < 2:
         which = f"the arm {arm!r} of the study {known.study.name!r} has one seed"
-        raise CannotShow("intervals", f'{which}, so intervals cannot be over seeds; set intervals = "sequences"')
+        raise CannotShow("intervals", f'{which}, so intervals cannot cover seeds; set intervals = "sequences"')
 
 
 def compared(report: Report, arm: str, other: str) -> Report | None:
-    """Return the comparison of two arms, or None."""
+    """Return the comparison between two arms, or None if the study does not have one."""
     return next((each for each in report["comparisons"] if (each["arm"], each["against"]) == (arm, other)), None)
 
 
 def legend(intervals: str, held_out: str = "sequences") -> str:
-    """Return a legend for the intervals and the bold cells of a study's table."""
+    """Return a legend for the intervals and bold cells in a study's table."""
     percent = f"{100 * LEVEL:g} %"
     of_both = f"Brackets are {percent} CIs over seeds and held-out {held_out}"
     over_items = f"Brackets are {percent} CIs over held-out {held_out}, without the variation between seeds"
@@ -133,7 +134,7 @@ def legend(intervals: str, held_out: str = "sequences") -> str:
 
 
 def studies_of(paper: Paper) -> Iterator[str]:
-    """Yield the names of the studies in a paper's tables and figures."""
+    """Yield the names of the studies that a paper's tables and figures use."""
     for table in paper.tables:
         if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable | ScoresTable):
             yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])

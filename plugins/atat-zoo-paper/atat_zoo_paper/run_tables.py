@@ -1,4 +1,4 @@
-"""Tables of run folders: evaluations, tasks and hyperparameters; unmeasured values are missing cells."""
+"""Tables filled from run folders: evaluations, tasks and hyperparameters, with missing cells for missing values."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Report = dict[str, Any]
 
 @attrs.frozen(kw_only=True)
 class KnownRun:
-    """Run folder of a row; it may not exist yet."""
+    """Run folder for a row, which may not exist yet."""
 
     row: RunRow
     folder: RunFolder
 
     @classmethod
     def of(cls, row: RunRow) -> KnownRun:
-        """Return the run of a row; a run of another experiment raises `CannotShow`."""
+        """Return the run for a row; raise `CannotShow` if the run is from a different experiment."""
         known = cls(row=row, folder=RunFolder(Path(row.run)))
         try:
             wanted = known.experiment()
@@ -51,7 +51,10 @@ class KnownRun:
                 key, was, now, free = change
                 if key != "seed" and (not free or change.of_text or f"{key}.".startswith("init_from.")):
                     values = f"{key} is {clip(repr(now), 60)} in the run and {clip(repr(was), 60)} in {row.experiment}"
-                    raise CannotShow("rows", f"{row.run} is a run of another experiment: {values}; add its overrides")
+                    raise CannotShow(
+                        "rows",
+                        f"{row.run} is a run of a different experiment: {values}; add the run's overrides to the row",
+                    )
         except UserError as error:
             raise CannotShow("rows", f"{str(error).splitlines()[0]}") from None
         return known
@@ -71,7 +74,7 @@ class KnownRun:
         return self.row.name or Path(self.row.run).name
 
     def command(self, measured: str) -> str:
-        """Return the command for a missing cell: the rest of the training, then `atat eval` with these arguments."""
+        """Return the command for a missing cell, which finishes training and runs `atat eval` with these arguments."""
         run = shlex.quote(self.row.run)
         words = " ".join(map(shlex.quote, [self.row.experiment or "", *self.row.overrides]))
         evaluate = f"atat eval {run} {measured}"
@@ -82,7 +85,7 @@ class KnownRun:
         return evaluate
 
     def tables(self) -> list[Report]:
-        """Return the recorded results."""
+        """Return the run's recorded results."""
         return list(store.tables(self.folder)) if self.folder.exists else []
 
 
@@ -119,7 +122,7 @@ _OF_HISTORY: dict[str, tuple[str, Callable[[History], Cell]]] = {
 
 
 def evaluations_table(wanted: WantedTable) -> Table:
-    """Return a table of evaluations; runs on different text raise `CannotShow`."""
+    """Return a table of evaluations; raise `CannotShow` if runs were evaluated on different text."""
     spec: EvaluationsTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     found = [_evaluation(run, spec.split) for run in runs]
@@ -151,7 +154,7 @@ def evaluations_table(wanted: WantedTable) -> Table:
 
 
 def _evaluation(run: KnownRun, split: str) -> Report | None:
-    """Return the last evaluation on a run's own text, among those with the most sequences."""
+    """Return the evaluation with the most sequences on a run's own text, or the last one of several."""
     tables = [
         table
         for table in run.tables()
@@ -172,7 +175,7 @@ def _same_text(measured: list[tuple[KnownRun, Report]], split: str) -> None:
         if other is None and own["draws"] and table["draws"]:  # nothing is drawn for a likelihood
             other = next((key for key in ("draws", "seed", "method") if own.get(key) != table.get(key)), None)
         if other is not None:
-            texts = f"{run.row.run} was evaluated on other text than {first.row.run}"
+            texts = f"{run.row.run} was evaluated on different text from {first.row.run}"
             values = f"{other} is {table.get(other)} instead of {own.get(other)}"
             remedy = f"evaluate both with `atat eval RUN --split {split} --sequences N`, or split the table"
             raise CannotShow("rows", f"{texts}: {values}; {remedy}")
@@ -193,12 +196,12 @@ def _evaluated(key: str, table: Report | None, past: History | None, command: st
 
 _LEGEND = (
     f"Brackets are {100 * LEVEL:g} % CIs from standard errors over held-out items, without the variation between "
-    "trainings; bold: the interval does not overlap any other in its column."
+    "training runs; bold: the interval does not overlap any other in its column."
 )
 
 
 def tasks_table(wanted: WantedTable) -> Table:
-    """Return a table of scores with published ones; scores on other items raise `CannotShow`."""
+    """Return a table of scores and published scores; raise `CannotShow` if scores are for different items."""
     spec: TasksTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     columns = list(directed(spec))
@@ -220,14 +223,14 @@ def tasks_table(wanted: WantedTable) -> Table:
 
 
 def _inline(value: Any, nested: bool = False) -> str:
-    """Return a component as a command-line option: a name, or a TOML table on one line."""
+    """Return a component as the value of a command-line option: a name, or a TOML table on one line."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key} = {_inline(inner, True)}' for key, inner in value.items())}}}"
     return json.dumps(value, ensure_ascii=False) if nested else str(value)
 
 
 def _result(run: KnownRun, task: Any) -> TaskResult | None:
-    """Return the last result of this task with the same parameters."""
+    """Return a run's last result for the task with the same parameters."""
     wanted = store.finite(unstructure(task))
     results = [result for result in task_results(run.tables()) if result.settings.get("task") == wanted]
     return max(results, key=lambda result: result.step, default=None)
@@ -237,12 +240,14 @@ def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
     for run, score in scores[1:]:
         first, own = scores[0]
         if (score.quantity, score.of) != (own.quantity, own.of):
-            which = f"{column!r} of {run.row.run} is for other items, such as other tokens, than {first.row.run}"
+            which = (
+                f"{column!r} of {run.row.run} is for different items, such as different tokens, from {first.row.run}"
+            )
             raise CannotShow("columns", f"{which}; split the table")
 
 
 def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:
-    """Yield a row for each model with published values of the same quantities."""
+    """Yield a row for each model with published values for the same quantities."""
     every = [result.scores[column] for result in found[:1] for column in spec.columns]
     for name in dict.fromkeys(name for score in every for name in score.published):
         values = [score.published.get(name) for score in every]
@@ -250,7 +255,7 @@ def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str,
 
 
 def parameters_table(wanted: WantedTable) -> Table:
-    """Return a table of hyperparameters, with a row per key and a column per experiment or trained run."""
+    """Return a table of hyperparameters, with one row per key and one column per experiment or trained run."""
     spec: ParametersTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     tables = [dict(leaves(run.folder.table() if run.folder.exists else _table_of(run))) for run in runs]

@@ -1,6 +1,6 @@
-"""Tables of studies: arms, infilled gaps, samplers, and scores in a task.
+"""Tables filled from studies: arms, infilled gaps, samplers, and scores in a task.
 
-A study without results gives missing cells with its command. Names that do not exist raise `CannotShow`.
+A study without results results in missing cells with the command that runs it. Unknown names raise `CannotShow`.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ Rows = list[tuple[ArmRow, KnownStudy]]
 def over_runs(
     runs: Sequence[Report], value: Callable[[Report], float | None], relative: bool, intervals: str
 ) -> Interval | None:
-    """Return the mean of a value over runs, with an interval from the standard errors of the bounds.
+    """Return a cell with the mean of a value over runs, and an interval from the standard errors of the bounds.
 
-    The standard error of the nats per token is that of the bound divided by its value. With `relative`, the value has
-    another unit and the same relative error.
+    The standard error in nats per token is the bound's standard error divided by its value. If `relative` is set, the
+    value has a different unit and the same relative error.
     """
     values, bounds = [value(run) for run in runs], [run["bounds"][run["bound"]] for run in runs]
     if None in values or any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
@@ -78,7 +78,7 @@ def over_runs(
 
 
 def nats(run: Report) -> float | None:
-    """Return the nats per token of the bound that compares runs."""
+    """Return the bound by which runs are compared, in nats per token."""
     value: float | None = run["bounds"][run["bound"]]["nats_per_token"]
     return value if run["bounds"][run["bound"]]["value"] is not None else None
 
@@ -117,13 +117,13 @@ _SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")
 
 
 def arms_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return a table of arms; raises `CannotShow` for a name that does not exist."""
+    """Return a table of arms; raise `CannotShow` for an unknown name."""
     spec: ArmsTable = wanted.spec
     rows: Rows = []
     for i, row in enumerate(wanted.rows):
         name = row.study or spec.study
         if name is None:
-            raise CannotShow(f"rows[{i}].study", "is missing in the row and in the table; set a study")
+            raise CannotShow(f"rows[{i}].study", "is missing in both the row and the table; set a study")
         rows.append((row, studies.named(name)))
     same_text([known for _, known in rows])
     metrics = list(dict.fromkeys(metric.title for _, known in rows for metric in known.study.held_out.metrics))
@@ -143,17 +143,20 @@ def arms_table(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _compared_with(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
-    """Yield notes on the reference arm of each row, if the heading does not name it."""
+    """Yield notes on the reference arms of rows whose arm the heading does not name."""
     if any(column.key == "difference" and not column.better for column in columns):
         groups: dict[str, list[str]] = {}
         for row, known in rows:
             if (other := known.against(row)) != row.arm:
                 groups.setdefault(_called(known, other, rows), []).append(row.name or row.arm)
-        yield from (f"The difference is from {other} for {'; '.join(names)}." for other, names in groups.items())
+        yield from (
+            f"The reference arm for the difference is {other} for {'; '.join(names)}."
+            for other, names in groups.items()
+        )
 
 
 def _how(rows: Rows) -> list[list[Any]]:
-    """Return the machine and load of each training."""
+    """Return the machine and load of each training run."""
     runs = [run for row, known in rows for run in (known.arm(row.arm) or {"runs": ()})["runs"]]
     return [[run[key] for key in ("machine", "computed", "trained_with")] for run in runs]
 
@@ -204,7 +207,7 @@ def _of_arm(key: str, spec: ArmsTable, arm: Report, known: KnownStudy) -> Cell:
 
 
 def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
-    """Return the difference between a row's arm and another one."""
+    """Return a cell with the difference between a row's arm and its reference arm."""
     assert known.report is not None
     other = known.against(row)
     found = compared(known.report, row.arm, other)
@@ -249,7 +252,7 @@ BOUND = "bound"
 
 
 def gaps_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return the perplexity of gaps for each arm; raises `CannotShow` for a name that does not exist."""
+    """Return a table with the perplexity of gaps for each arm; raise `CannotShow` for an unknown name."""
     spec: GapsTable = wanted.spec
     known = studies.named(spec.study)
     if known.study.gaps is None:
@@ -276,7 +279,7 @@ def gaps_table(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Report]) -> Cell:
-    """Return an arm's perplexity, or its difference from the baseline."""
+    """Return a cell with an arm's perplexity, or with its difference from the baseline."""
     found = next((each for each in part if each["arm"] == row.arm and by(each) == row.by), None)
     if found is None:
         known_by = [by(each) for each in part if each["arm"] == row.arm]
@@ -302,12 +305,12 @@ def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Report]) ->
 
 
 def gap_difference(row: Report, against: str) -> Report | None:
-    """Return a row's difference from the baseline's value for a sampler or the bound."""
+    """Return the difference between a row's value and the baseline's value for a sampler or the bound."""
     return next((each for each in row["against"] if by(each) == against), None)
 
 
 def by(row: Report) -> str:
-    """Return the name of a value's sampler, or `bound`."""
+    """Return the name of the sampler that a value is for, or `bound`."""
     return row["by"]["use"] if row["by"] else BOUND
 
 
@@ -324,7 +327,7 @@ COLUMNS = {
 
 
 def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return a table of samplers; raises `CannotShow` for a name that does not exist."""
+    """Return a table of samplers; raise `CannotShow` for an unknown name."""
     spec: SamplersTable = wanted.spec
     if unknown := next((key for key in spec.columns if key not in COLUMNS), None):
         hint = nearest(unknown, list(COLUMNS))
@@ -344,7 +347,7 @@ def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
         if row.sampler > len(wants.each):
             raise CannotShow(
                 "rows",
-                f"the study {known.study.name!r} has {len(wants.each)} samplers, too few for sampler = {row.sampler}",
+                f"the study {known.study.name!r} has {len(wants.each)} samplers, so it has no sampler = {row.sampler}",
             )
         seeds_enough(spec, row.arm, known, spec.columns)
         cells = [_sampler_cell(key, spec, known, of_arms.get(row.arm), row.sampler - 1) for key in spec.columns]
@@ -358,9 +361,9 @@ def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def axis_of(study: Study) -> tuple[str, list[float]] | None:
-    """Return the only parameter in which a study's samplers differ, and its values; None if several differ.
+    """Return the parameter in which a study's samplers differ and its values, or None if several parameters differ.
 
-    A value that several keys share, such as the threshold of tokens per step and of a stopping rule, counts as one
+    A value that several keys share, such as the threshold of tokens per step and of a stopping rule, is treated as one
     parameter.
     """
     tables = [dict(leaves(unstructure(each))) for each in (study.samplers.each if study.samplers else ())]
@@ -380,9 +383,9 @@ def axis_of(study: Study) -> tuple[str, list[float]] | None:
 
 
 def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell, bool]] | None:
-    """Return an arm's results over the differing parameter: label, cell, whether it is the first.
+    """Return an arm's results along the differing parameter as (label, cell, whether it is the first).
 
-    An arm without results gives None. Only differences have intervals.
+    Without results, return None. Only differences have intervals.
     """
     axis = axis_of(known.study)
     found = next((each for each in (known.report or {}).get("samplers") or () if each["arm"] == arm), None)
@@ -424,7 +427,7 @@ def _sampler_cell(
 
 
 def scores_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return a table of scores; raises `CannotShow` for a name that does not exist."""
+    """Return a table of scores; raise `CannotShow` for an unknown name."""
     spec: ScoresTable = wanted.spec
     known = studies.named(spec.study)
     tasks = [task.name for task in known.study.held_out.tasks]
@@ -453,7 +456,7 @@ def scores_table(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _score(spec: ScoresTable, score: Report, row: Report) -> Cell:
-    """Return the mean score over seeds, with an interval if there are errors over items."""
+    """Return a cell with the mean score over seeds, and an interval if the score has standard errors over items."""
     values = row["values"]
     if None in values:
         return nothing("not finite")

@@ -1,7 +1,7 @@
-"""Style of a paper's figures: the width of a column, readable letters and a white background.
+"""Style for a paper's figures: the width of one column, readable text and a white background.
 
-Colours are the `PALETTE` of the report. Equal rows give equal SVG; the order of fonts in a PDF
-may differ if a text needs several.
+Colours come from the report's `PALETTE`. Identical rows produce identical SVG, but the order of fonts in a PDF may
+differ if a text needs several.
 """
 
 import re
@@ -40,7 +40,7 @@ def chart(rows: Any, height: float | alt.Step = 110) -> alt.Chart:
 
 
 def files(drawn: Chart, said: str = "", width: int = WIDTH) -> dict[str, bytes]:
-    """Return a figure as PDF and SVG by file ending; `said` becomes the SVG's description."""
+    """Return a dict from file extension to a figure's content, as PDF and SVG; `said` becomes the SVG's description."""
     import vl_convert
 
     if not isinstance(drawn, alt.VConcatChart | alt.ConcatChart):

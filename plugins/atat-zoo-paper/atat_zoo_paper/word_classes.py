@@ -1,7 +1,7 @@
-"""Word classes by spelling: lists of English function words, capitals and digits. Does not import torch.
+"""Word classes by spelling, from lists of English function words, capitals and digits, without torch.
 
-A name is a capitalised word that does not begin a sentence. Names at the beginning of a sentence, and all names of a
-text without capitals, count as content words. The full stop of an abbreviation or an initial does not end a
+A name is a capitalised word that does not begin a sentence. Names at the beginning of a sentence, and all names in a
+text without capitals, are treated as content words. The full stop of an abbreviation or an initial does not end a
 sentence.
 """
 
@@ -29,9 +29,9 @@ def _lists() -> dict[str, frozenset[str]]:
 
 
 def word_classes(tokens: Sequence[str]) -> list[int | None]:
-    """Return the class of each token of a text, an index of `CLASSES`: that of the word it begins or continues.
+    """Return the class of each token in a text, as an index into `CLASSES`, which is the class of the token's word.
 
-    Tokens are decoded one by one. A token without a visible character has the class None.
+    Tokens are decoded one by one. A token without visible characters has the class None.
     """
     at = [None if character.isspace() else PUNCTUATION for character in "".join(tokens)]
     for begin, end, number in _pieces("".join(tokens)):

@@ -107,7 +107,7 @@ def test_a_single_run_says_what_it_has_no_figure_of(run):
     fixed = Model.from_run(run)._parts({"sampler": {"use": "strided", "stride": 4}})["sampler"]
     *_, tables, said = analysed(run, sampler=fixed)
     assert [(row["evaluations"], row["texts"]) for row in tables["evaluations"]] == [(4, 64)]
-    assert "every text takes 4 evaluations with the sampler strided; choose another with --sampler" in said
+    assert "every text takes 4 evaluations with the sampler strided; choose a different one with --sampler" in said
 
 
 def test_runs_agree_as_far_as_the_ranks_of_their_importance(run, other):
@@ -222,11 +222,14 @@ def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
         ),
         ([run, plain], f"{plain} has the estimator 'uniform'"),
         ([run, run], "is passed twice; pass it once"),
-        ([run, other, longer], f"{longer} has other held-out tokens than {run}; use runs with the same corpus"),
+        (
+            [run, other, longer],
+            f"the held-out tokens of {longer} differ from those of {run}; use runs with the same corpus",
+        ),
         ([run, root / "none"], f"{root / 'none'} is not a run folder"),
         ([run, "--out", run / "resolved.toml"], f"--out {run / 'resolved.toml'} belongs to the run {run}"),
         ([run, "--out", run / "evaluations"], f"--out {run / 'evaluations'} belongs to the run {run}"),
-        ([run, "--out", root / "texts" / "test.txt"], "test.txt is a file; use a folder"),
+        ([run, "--out", root / "texts" / "test.txt"], "test.txt is a file; pass a folder"),
     ]:
         code, out, err = atat("importance-figures", *map(str, words))
         assert (code, out, err.count("error:")) == (2, "", 1)

@@ -110,7 +110,7 @@ def test_thresholds_are_one_axis_where_they_are_the_same(place, stop, axis):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "sensitivity"}, "figure[0].study: the study 'sets_budgets' has neither [grid] nor [sweep]"),
+        ({"kind": "sensitivity"}, "figure[0].study: the study 'sets_budgets' has no [grid] or [sweep]"),
         ({"study": "sets"}, "figure[0].study: the study 'sets' has no budgets"),
         ({"arms": ["sets-450"]}, "figure[0].arms: arm 'sets-450' of the study 'sets_budgets' has no budgets"),
         ({"kind": "arms", "arms": ["sets-450"]}, "does not compare 'sets-450' with its baseline 'mdlm'"),

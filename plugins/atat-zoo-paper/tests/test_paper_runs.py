@@ -55,13 +55,13 @@ def test_seconds_of_runs_that_were_not_trained_alike_say_so(place):
             here = {"machine": {"processor": of, "cores": 2, "threads": name}, "computes": {"device": "cpu"}}
             (place.root / name / "environment.json").write_text(json.dumps(here))
         place.made(RUNS | {"columns": columns} | rows)
-        assert ("Not all runs were trained alike" in place.texts("runs")[1]) is said
+        assert ("Not all runs were trained under the same conditions" in place.texts("runs")[1]) is said
 
 
 @pytest.mark.parametrize("other", [{"bytes": 1}, {"seed": 1}])
 def test_runs_on_other_text_are_not_in_one_column(place, other):
     runs = place.run("a", [evaluation(60.0)]), place.run("b", [evaluation(50.0, **other)])
-    place.refused("was evaluated on other text than", RUNS | rows_of(*runs))
+    place.refused("was evaluated on different text from", RUNS | rows_of(*runs))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_run_of_another_experiment_or_on_other_text_is_refused(place, key, lin
     (table["corpus"] if key.startswith("corpus") else table).update(tomllib.loads(line))
     (place.root / "it" / "resolved.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
     wanted = {"rows": [{"experiment": "mdlm" if line else "sets", "run": run}]}
-    place.refused(f"another experiment: {key} is", RUNS | wanted)
+    place.refused(f"a different experiment: {key} is", RUNS | wanted)
 
 
 def test_a_column_of_runs_is_one_that_they_have(place):
@@ -93,7 +93,7 @@ def test_scores_are_shown_beside_what_is_published(place):
     place.made(TASK | rows_of(*runs))
     assert "| a | **2.00 [1.80, 2.20]** |" in place.texts("task")[1]
     of_others = place.run("d", [scored(spec, 2.0, "others")])
-    place.refused("is for other items", TASK | rows_of(runs[0], of_others))
+    place.refused("is for different items", TASK | rows_of(runs[0], of_others))
 
 
 def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):

@@ -63,7 +63,7 @@ def test_a_study_without_results_is_missing_until_it_is_written(place):
     (command,) = filled.missing()
     assert command == f"atat study sets --jobs 2 --write {place.results}/sets.md"
     assert len(filled.missing()[command]) == place.texts("main")[0].count("& --") == 4 * 4
-    assert "No comparison has been measured yet." in place.text("results.tex")
+    assert "The results do not contain any comparisons yet." in place.text("results.tex")
     place.study("sets", lambda report: report["arms"].pop("sets_417"))  # which failed
     missing = [what for found in place.made(ARMS).missing().values() for what in found]
     assert missing == [f"main: sets_417, {column}" for column in ARMS["columns"]]
@@ -218,8 +218,8 @@ def test_a_score_is_its_mean_over_seeds_and_an_arm_without_one_is_missing(place,
         (ARMS, {"rows": [{"arm": "set"}]}, "rows: the study 'sets' has no arm 'set'; did you mean 'sets'?"),
         (ARMS, {"rows": [{"arm": "sets", "nmae": "x"}]}, "rows[0].nmae: is not a parameter of 'table[0].rows[0]'"),
         (ARMS, {"rows": [{"arm": "sets", "against": "atat"}]}, "'sets' with 'atat' (compared with: mdlm)"),
-        (ARMS, {"rows": [{"arm": "sets"}, {"arm": "mdlm", "study": "sets_256"}]}, "has other held-out text"),
-        (ARMS, {"rows": [{"arm": "mdlm", "study": "longer"}]}, "has one seed, so intervals cannot be over seeds"),
+        (ARMS, {"rows": [{"arm": "sets"}, {"arm": "mdlm", "study": "sets_256"}]}, "has different held-out text"),
+        (ARMS, {"rows": [{"arm": "mdlm", "study": "longer"}]}, "has one seed, so intervals cannot cover seeds"),
         (ARMS, {"label": "A b"}, "table[0].label: expected lower-case letters, digits and hyphens"),
         (ARMS, {"data": "studies"}, "table[0].data: expected study | gaps | samplers | scores | evaluations | tasks"),
         (SAMPLERS, {"columns": ["values"]}, "samplers have no column 'values'; did you mean 'value'?"),
@@ -228,7 +228,7 @@ def test_a_score_is_its_mean_over_seeds_and_an_arm_without_one_is_missing(place,
         (
             SAMPLERS,
             {"rows": [{"arm": "all_parts", "sampler": 4}]},
-            "the study 'system' has 3 samplers, too few for sampler = 4",
+            "the study 'system' has 3 samplers, so it has no sampler = 4",
         ),
         (SCORES, {"task": "infill"}, "has no task 'infill'; did you mean 'infilling'? (tasks: infilling)"),
         (SCORES, {"columns": ["prize"], "higher": []}, "'infilling' has no score 'prize'; did you mean 'price'?"),
@@ -246,7 +246,7 @@ def test_a_table_that_cannot_be_is_one_sentence(place, scores, table, change, sa
     [
         ({"source": "Sahoo et al., 2024"}, "source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300"),
         ({"table": "mian"}, "cited[0].table: unknown table 'mian'; did you mean 'main'?"),
-        ({"value": 1.0}, "set both value and column, or neither if nothing is comparable"),
+        ({"value": 1.0}, "set both value and column, or leave out both if nothing is comparable"),
         ({"value": 1.0, "column": "valu"}, "cited[0].column: table 'main' has no column 'valu'; did you mean 'value'?"),
     ],
 )
@@ -256,6 +256,6 @@ def test_a_cited_row_has_a_source_and_a_place(place, change, said):
 
 def test_damaged_results_are_refused(place):
     place.study("sets", lambda report: report["arms"]["sets"].pop("runs"))
-    place.refused("table[0]: its results are damaged", ARMS)
+    place.refused("table[0]: the results are damaged", ARMS)
     (place.results / "sets.json").write_text("{")
     place.refused("cannot be read", ARMS)

@@ -1,6 +1,6 @@
-"""HTTP server of a model: `app.py` answers, `request_fields.py` validates requests, `batching.py` generates.
+"""HTTP server for a model: `app.py` has the routes, `request_fields.py` validates requests, `batching.py` generates.
 
-This module imports neither FastAPI nor torch, so that command-line errors are reported at once.
+This module does not import FastAPI or torch, so that command-line errors are reported immediately.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """Limits of one request and of all requests together."""
+    """Limits per request and for the whole server."""
 
-    longest: int = 2048  # tokens of a text, the given ones and special tokens included
-    batch_size: int = 64  # texts of a request, and texts that are written together
-    waiting: int = 128  # requests whose texts are not all begun
-    seconds: float = 120.0  # that a request may take, waiting included
-    body: int = 1 << 20  # bytes of a request
-    connections: int = 512  # that are open
-    arriving: float = 20.0  # seconds in which a request has to be sent
+    longest: int = 2048  # tokens per text, including given and special tokens
+    batch_size: int = 64  # texts per request, and texts that are generated together
+    waiting: int = 128  # requests with texts that have not been started
+    seconds: float = 120.0  # that a request may take, including its time in the queue
+    body: int = 1 << 20  # bytes per request
+    connections: int = 512  # open at the same time
+    arriving: float = 20.0  # seconds within which a request must arrive

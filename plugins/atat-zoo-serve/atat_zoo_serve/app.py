@@ -1,4 +1,4 @@
-"""The server: its routes, the waiting of requests for their texts, access control, and limits on request size."""
+"""The web application: routes, responses to requests, access control, and limits on request size."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from atat_zoo_serve.service import Plan, Service
 
 _T = TypeVar("_T")
 _HERE = "atat_zoo_serve"
-# By which this machine is called here. Another name that leads here is that of a page that wants to use the model.
+# Names of this machine. A request to a different name may come from a malicious web page (DNS rebinding).
 _NAMES = ("localhost", "127.0.0.1", "::1")
-_LATE = "the request exceeds the server's time limit; request fewer or shorter texts, or fewer steps"
+_LATE = "the request exceeded the server's time limit; request fewer or shorter texts, or fewer steps"
 
 
 def application(service: Service) -> FastAPI:
@@ -46,7 +46,7 @@ def application(service: Service) -> FastAPI:
 
     web = FastAPI(title=service.name, docs_url=None, redoc_url=None, lifespan=lifespan, default_response_class=Json)
     web.add_middleware(Guard, service=service)
-    if service.cors:  # around the guard: a browser asks whether it may without a key, and reads what is refused
+    if service.cors:  # outside the guard: a browser's preflight request has no key, and a page can read refusals
         web.add_middleware(
             CORSMiddleware,
             allow_origins=service.cors,
@@ -65,7 +65,7 @@ def application(service: Service) -> FastAPI:
     @web.get("/health")
     async def health() -> Json:
         if not service.worker.alive:
-            raise RefusedError(503, "the thread that generates has ended; restart the server")
+            raise RefusedError(503, "the generation thread has ended; restart the server")
         return Json({"status": "ok", "waiting": service.worker.queue, "writing": service.worker.writing})
 
     @web.get("/v1/models")
@@ -122,7 +122,7 @@ async def _answered(
         raise refusal(error) from None
     try:
         if asked.stream:
-            # What is refused before it begins has a status of its own.
+            # A request that is refused before it begins gets an error status rather than a stream.
             first = await _attended(request, late, _next(events))
             chunks = _chunks(answer, first, events, late)
             return EventStream(chunks, partial(service.worker.cancel, job))
@@ -147,7 +147,7 @@ async def _whole(answer: Answer, events: asyncio.Queue[Event]) -> None:
 
 
 async def _attended(request: Request, late: float, work: Awaitable[_T]) -> _T:
-    """Return the result of an awaitable, unless it exceeds the time limit or the client disconnects."""
+    """Return the result of an awaitable, or raise if it exceeds the time limit or the client disconnects."""
 
     async def away() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -171,7 +171,7 @@ async def _chunks(answer: Answer, first: Drawn | Done, events: asyncio.Queue[Eve
         while True:
             if chunk := answer.read(event):
                 yield _event(chunk)
-                # Where much is to be said, others have a turn, and that the client has gone away is heard.
+                # During a long stream, let other tasks run and notice if the client disconnects.
                 await asyncio.sleep(0)
             if answer.finished:
                 break
@@ -196,14 +196,14 @@ def _event(table: dict[str, Any]) -> str:
 
 
 class EventStream(StreamingResponse):
-    """Stream of server-sent events; `end` is called when it ends or the client disconnects."""
+    """Stream of server-sent events, which calls `end` when it finishes or the client disconnects."""
 
     def __init__(self, chunks: AsyncIterator[str], end: Callable[[], None]) -> None:
         super().__init__(chunks, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         self.end = end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the response."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -216,17 +216,17 @@ def _same_model(service: Service, name: str) -> None:
         raise RefusedError(404, said, "model", "model_not_found")
 
 
-# What stands before
+# Access control
 
 
 class Guard:
-    """Middleware that checks access and limits the size and time of a request."""
+    """Middleware that checks access, and limits the size of a request and the time it takes to arrive."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or pass it to the server."""
+        """Refuse a request, or pass it on to the application."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -244,7 +244,7 @@ class Guard:
                     message = await receive()
             except TimeoutError:
                 raise HTTPException(408, slow) from None
-            late = late if message.get("more_body") else None  # what follows is that the client goes away
+            late = late if message.get("more_body") else None  # afterwards, the only message is a disconnect
             left -= len(message.get("body", b""))
             if left < 0:
                 raise HTTPException(413, large)
@@ -255,18 +255,20 @@ class Guard:
             if int(headers.get("content-length", b"0")) > left:
                 raise RefusedError(413, large)
         except (RefusedError, ValueError) as error:
-            refused = error if isinstance(error, RefusedError) else RefusedError(400, "content-length is not a number")
+            refused = error if isinstance(error, RefusedError) else RefusedError(400, "Content-Length is not a number")
             await (await explained(Request(scope), refused))(scope, receive, send)
             return
         await self.app(scope, within, send)
 
     def check(self, path: str, headers: dict[str, bytes]) -> None:
-        """Raise a `RefusedError` for other hosts and for requests without the key."""
+        """Raise a `RefusedError` for a request to a different host name, or without the key."""
         host = None
         with suppress(KeyError, ValueError):
             host = urlsplit(f"//{headers['host'].decode('latin-1')}").hostname
         if self.service.here and host not in _NAMES:
-            raise RefusedError(403, "this server only answers this machine; start it with --host to answer others")
+            raise RefusedError(
+                403, "this server only accepts requests from this machine; start it with --host to accept others"
+            )
         key = self.service.key
         if key is not None and path.startswith("/v1/"):
             given = headers.get("authorization", b"")
@@ -275,7 +277,7 @@ class Guard:
 
 
 def page(name: str, about: dict[str, Any], *, keyed: bool) -> tuple[str, str]:
-    """Return the web page of a model with the information `about` it, and its content security policy."""
+    """Return the web page for a model, which shows the information `about` it, and its content security policy."""
     script = alone(asset("page.js", _HERE))
     allowed = policy(script, connect="'self'")
     parts = {

@@ -1,8 +1,8 @@
-"""Batching of requests: one thread owns the model and generates compatible texts together.
+"""Request batching: one thread owns the model and generates compatible texts together.
 
-Texts share a batch if they have the same length, the same sampler, and leading spaces at the same positions. Each text
-depends on its own seed and number only, not on its batch, except for the rounding of a network that computes several
-texts at once.
+Texts can share a batch if they have the same length, the same sampler, and leading spaces at the same positions. A text
+depends only on its own seed and number, not on its batch, except for rounding differences when the network evaluates
+several texts at once.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from atat_zoo.registry.spec import unstructure
 
 @attrs.frozen(kw_only=True, eq=False)
 class WantedText:
-    """Text to generate: its `index` in the request, and its `number` under the request's seed."""
+    """Text to generate, with its `index` in the request and its `number` under the request's seed."""
 
     index: int
     number: int
     layout: Layout
-    lengths: tuple[int, ...]  # tokens of each gap
+    lengths: tuple[int, ...]  # number of tokens in each gap
 
     @cached_property
     def form(self) -> tuple[int, tuple[int, ...]]:
-        """Number of tokens L, and the positions whose token must begin with a space."""
+        """Number of tokens L, and the positions where the token must begin with a space."""
         return sum(map(len, self.layout.pieces)) + sum(self.lengths), self.layout.opening(self.lengths)
 
 
 @attrs.frozen
 class Drawn:
-    """Decoding step of a text: tokens at some positions; the mask's id at remasked ones."""
+    """One decoding step of a text: the positions that changed and their new tokens, the mask's id if remasked."""
 
     text: WantedText
     positions: list[int]
@@ -47,7 +47,7 @@ class Drawn:
 
 @attrs.frozen
 class Done:
-    """Completed text, int64 [L] as a list, and its number of network evaluations."""
+    """Completed text: its tokens, int64 [L] as a list, and its number of network evaluations."""
 
     text: WantedText
     tokens: list[int]
@@ -65,22 +65,23 @@ Event = Drawn | Done | Failed
 
 
 class GoneError(Exception):
-    """Error in a computation whose client has disconnected."""
+    """Error that stops a computation after its client has disconnected."""
 
 
 class BusyError(Exception):
-    """Error for a job that does not fit into the queue."""
+    """Error for a job that is submitted while the queue is full."""
 
 
 class StoppedError(Exception):
-    """Error for a job after the server has stopped."""
+    """Error for a job that is submitted or unfinished when the server stops."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Job:
-    """Texts of a request. The worker's thread calls `tell` with its events, including steps if `follows` is set.
+    """Texts of a request.
 
-    `begin` returns the texts; the worker's thread calls it, because jobs that `weighs` marks use the model in it.
+    The worker's thread calls `tell` with each event; decoding steps are included if `follows` is set. It also calls
+    `begin`, which returns the texts, because a job with `weighs` set uses the model there.
     """
 
     sampler: Sampler
@@ -89,15 +90,15 @@ class Job:
     tell: Callable[[Event], None]
     follows: bool = False
     weighs: bool = False
-    gone: bool = False  # whether nobody waits for it any more
-    texts: list[WantedText] | None = None  # that are not begun; None before `begin`
-    how: str = attrs.field(init=False)  # the sampler as text, to find others like it
+    gone: bool = False  # whether the client has disconnected
+    texts: list[WantedText] | None = None  # that have not been started; None before `begin`
+    how: str = attrs.field(init=False)  # the sampler as JSON, to find jobs with the same one
 
     def __attrs_post_init__(self) -> None:
         self.how = json.dumps(unstructure(self.sampler), sort_keys=True)
 
     def check(self) -> None:
-        """Raise `GoneError` if the job was cancelled."""
+        """Raise a `GoneError` if the job was cancelled."""
         if self.gone:
             raise GoneError
 
@@ -106,23 +107,23 @@ Batch = list[tuple[Job, WantedText]]
 
 
 class Worker:
-    """Worker that generates the texts of jobs, oldest first, in batches; at most `waiting` jobs can queue."""
+    """Worker that generates the texts of jobs in batches, oldest job first, with a queue of at most `waiting` jobs."""
 
     def __init__(self, text_generator: TextGenerator, *, batch_size: int, waiting: int) -> None:
         self.text_generator, self.batch_size, self.waiting = text_generator, batch_size, waiting
-        self.writing = 0  # texts in the present batch
+        self.writing = 0  # texts in the current batch
         self._batch: Batch = []
-        self._jobs: list[Job] = []  # with texts that are not begun, the oldest first
+        self._jobs: list[Job] = []  # with texts that have not been started, oldest first
         self._changed = threading.Condition()
         self._open = True
         self._thread = threading.Thread(target=self._work, name="atat serve", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel all jobs and accept no more; the thread ends at the next step."""
+        """Cancel all jobs and refuse new ones; the thread ends at the next decoding step."""
         with self._changed:
             self._open = False
             for job in {id(job): job for job in (*self._jobs, *(job for job, _ in self._batch))}.values():
@@ -131,7 +132,7 @@ class Worker:
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop, and wait until the thread ends."""
+        """Stop, and wait for the thread to end."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -147,7 +148,7 @@ class Worker:
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
-        """Add a job to the queue; raises `BusyError` if it is full, and `StoppedError` after `stop`."""
+        """Add a job to the queue, or raise a `BusyError` if the queue is full and a `StoppedError` after `stop`."""
         with self._changed:
             if not self._open:
                 raise StoppedError
@@ -157,7 +158,7 @@ class Worker:
             self._changed.notify()
 
     def cancel(self, job: Job) -> None:
-        """Cancel a job: it leaves the queue at once, and its batch at the next step."""
+        """Cancel a job, which leaves the queue immediately and its batch at the next decoding step."""
         with self._changed:
             job.gone = True
             self._jobs = [other for other in self._jobs if other is not job]
@@ -171,11 +172,11 @@ class Worker:
             self.turn()
 
     def turn(self) -> None:
-        """Generate one batch: the oldest text in the queue, and those compatible with it."""
+        """Generate one batch: the oldest text in the queue and the texts that are compatible with it."""
         with self._changed:
             jobs = list(self._jobs)
         for job in jobs:
-            # What takes the model waits until it is the oldest.
+            # A job that uses the model to begin waits until it is the oldest.
             if job.texts is None and (job is jobs[0] or not job.weighs):
                 try:
                     job.texts = list(job.begin(job))
@@ -185,7 +186,7 @@ class Worker:
         self.writing = 0
 
     def _take(self) -> Batch:
-        """Return the next batch, and leave the other texts in the queue."""
+        """Remove the next batch from the queue and return it."""
         with self._changed:
             waiting = [(job, text) for job in self._jobs for text in job.texts or ()]
             alike = [(text.form, job.how) for job, text in waiting]
@@ -198,7 +199,7 @@ class Worker:
             return batch
 
     def _try(self, batch: Batch) -> None:
-        """Generate a batch, if there is one; if it fails, generate its jobs one by one to find those at fault."""
+        """Generate a batch; if it fails, generate its jobs one by one to find those that cause the error."""
         try:
             if batch:
                 self._write(batch)
@@ -217,7 +218,7 @@ class Worker:
 
         texts, sampler = [text for _, text in batch], batch[0][0].sampler
         mask_id = self.text_generator.denoiser.mask_id
-        gone: set[int] = set()  # rows that nobody waits for
+        gone: set[int] = set()  # rows whose job was cancelled
 
         def observe(record: dict[str, Any]) -> list[int]:
             changed: dict[int, Drawn] = {}

@@ -1,6 +1,6 @@
-"""The web server of a model, with limits on connections and on the duration of requests.
+"""The web server for a model, with limits on connections and on the duration of requests.
 
-uvicorn's own `limit_concurrency` counts idle connections, and refuses every client once there are enough of them.
+uvicorn's own `limit_concurrency` includes idle connections, and refuses every client once they reach the limit.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from atat_zoo_serve.app import application
 from atat_zoo_serve.refusals import Json, RefusedError, table_of
 from atat_zoo_serve.service import Service
 
-_ENDING = 2  # seconds that answers in progress have to end
-_LATER = 1.5  # times the seconds in which a request has to be sent, after which a connection is closed
-_QUEUE = 1024  # connections that the system keeps until they are accepted
+_ENDING = 2  # seconds that unfinished responses have to end
+_LATER = 1.5  # multiple of `Limits.arriving` after which a connection is closed
+_QUEUE = 1024  # connections that the operating system holds until they are accepted
 
 
 class Server(uvicorn.Server):
-    """Server that runs until Ctrl-C or SIGTERM, and then ends each unfinished response with an error."""
+    """Server that runs until it receives Ctrl-C or SIGTERM, and then ends unfinished responses with an error."""
 
     def __init__(self, service: Service) -> None:
         connection: Any = partial(Connection, limits=service.limits)
@@ -42,7 +42,7 @@ class Server(uvicorn.Server):
             log_level="error",
             access_log=False,
             timeout_graceful_shutdown=_ENDING,
-            # What asyncio accepts in a turn of its loop; a connection takes some turns until it is made, or closed.
+            # Connections that asyncio accepts per iteration of its loop; opening or closing one takes several of them.
             backlog=max(1, min(_QUEUE, _files()) // 32),
         )
         super().__init__(config)
@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.service.worker.stop()
-        # A client that does not read does not let its answer end.
+        # A client that does not read would keep its response open.
         aborting = asyncio.get_running_loop().call_later(_ENDING / 2, self._abort)
         await super().shutdown(sockets)
         aborting.cancel()
@@ -68,13 +68,13 @@ class Server(uvicorn.Server):
 
     @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not self.should_exit:  # the end is near already
+        if not self.should_exit:  # otherwise, it is already shutting down
             super().handle_exit(sig, frame)
 
     @contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals in this context; uvicorn would raise them again afterwards, which is not a clean exit."""
+        """Handle signals in this context without raising them again at its end, as uvicorn does, for a clean exit."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -87,15 +87,15 @@ class Server(uvicorn.Server):
 
 
 def _files() -> int:
-    """Return the maximum number of open files of this process."""
+    """Return the maximum number of files that this process can open."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if most == resource.RLIM_INFINITY else most  # which is -1
+    return sys.maxsize if most == resource.RLIM_INFINITY else most  # RLIM_INFINITY is -1
 
 
 class Connection(H11Protocol):
-    """Connection with a time limit for sending each request and reading each response.
+    """Connection with time limits for receiving each request and sending each response.
 
-    If there are too many connections, the one that has been idle longest is closed for a new one.
+    When the limit on connections is reached, a new connection replaces the one that has been idle longest.
     """
 
     def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
@@ -106,7 +106,7 @@ class Connection(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether the server waits for a request, or for the rest of one."""
+        """Whether the server is waiting for a request or for the rest of one."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     @override

@@ -1,10 +1,10 @@
 "use strict";
-// What a model has written reaches the page through textContent: never as markup.
+// Generated text reaches the page only through textContent, never as markup.
 const { about, keyed } = JSON.parse(document.getElementById("given").textContent);
 const field = (id) => document.getElementById(id);
 const GAP = /\[MASK(:[^\[\]]*)?\]/;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-let asking = null;  // what aborts the request in progress
+let asking = null;  // aborts the current request
 
 function el(tag, attributes, ...children) {
   const made = document.createElement(tag);
@@ -20,7 +20,7 @@ function say(words, wrong = false) {
 }
 const number = (id) => (field(id).value === "" ? undefined : Number(field(id).value));
 
-// What is asked for: undefined fields are left out of the JSON.
+// The request; JSON leaves out undefined fields.
 function asked() {
   const text = field("text").value, gaps = GAP.test(text);
   const what = gaps ? { text } : { prompt: text, max_tokens: number("tokens") };
@@ -92,10 +92,10 @@ async function write() {
         last = index;
         draw(index, unmasking);
         left.set(index, unmasking.reduce((sum, { masked = 0 }) => sum + masked, 0));
-        say(`${[...left.values()].reduce((a, b) => a + b)} tokens are masked`);
+        say(`${[...left.values()].reduce((a, b) => a + b)} tokens are still masked`);
       }
     }
-    say(`${written} tokens written; seed ${seed} writes the same again`);
+    say(`${written} tokens generated; use seed ${seed} to generate the same text again`);
   } catch (error) {
     if (asking !== mine) return;  // another request has begun
     if (error.name === "AbortError") say("stopped");

@@ -1,4 +1,4 @@
-"""Errors of the API: a status and a message, in OpenAI's format."""
+"""API errors: a status and a message in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from atat_zoo_serve.service import TooLargeError
 _CODES = {401: "invalid_api_key", 408: "timeout", 413: "too_large", 429: "rate_limit_exceeded"}
 _HEADERS = {
     **{401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}},
-    **{status: {"Connection": "close"} for status in (408, 413)},  # of whose request more may come
+    **{status: {"Connection": "close"} for status in (408, 413)},  # the rest of the request may still arrive
 }
-_PROBLEMS = 8  # of a request that are said at once
+_PROBLEMS = 8  # maximum number of problems that are reported for a request
 _FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *InfillRequest.model_fields})
 _ROUTES = "GET /health or /v1/models, or POST /v1/completions, /v1/chat/completions or /v1/infill"
-# Of the framework's own refusals.
+# Messages for the framework's own errors.
 _SENTENCES = {
-    400: "the request cannot be parsed; send JSON without deep nesting",
+    400: "the request cannot be parsed; send JSON with less nesting",
     404: f"unknown path; use {_ROUTES}",
-    405: f"method not allowed; use {_ROUTES}; for pages of another origin, start the server with --cors",
+    405: f"method not allowed; use {_ROUTES}; for web pages from a different origin, start the server with --cors",
 }
 
 
@@ -42,17 +42,17 @@ class RefusedError(Exception):
 
 
 class Json(Response):
-    """JSON response in which halves of surrogate pairs, which UTF-8 cannot encode, are escaped."""
+    """JSON response that escapes unpaired surrogates, which UTF-8 cannot encode."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return the bytes."""
+        """Return the content as JSON."""
         return json.dumps(content, allow_nan=False).encode()
 
 
 def refusal(error: Exception) -> RefusedError:
-    """Return an error as a status and a message."""
+    """Return the status and message for an error."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, RequestValidationError):
@@ -66,12 +66,12 @@ def refusal(error: Exception) -> RefusedError:
     if isinstance(error, StoppedError):
         return RefusedError(503, "the server has stopped; try again after it restarts")
     if ran_out(error):
-        return RefusedError(413, "the request exceeds the available memory; request fewer or shorter texts")
+        return RefusedError(413, "the server ran out of memory; request fewer or shorter texts")
     return RefusedError(500, "internal error; see the server's terminal")
 
 
 def _malformed(error: RequestValidationError) -> RefusedError:
-    """Return the first problem of each invalid field, for a limited number of fields."""
+    """Return an error with the first problem of each invalid field, up to a maximum number of problems."""
     problems: dict[str, str] = {}
     for problem in error.errors()[:_PROBLEMS]:
         _, *path = problem["loc"]
@@ -80,7 +80,7 @@ def _malformed(error: RequestValidationError) -> RefusedError:
         if kind == "json_invalid":
             name, text = "", f"the request is not valid JSON: {problem['ctx']['error']}"
         elif not name:
-            text = "the request is not a JSON object; send one, with the header Content-Type: application/json"
+            text = "the request is not a JSON object; send one with the header Content-Type: application/json"
         elif kind == "extra_forbidden":
             known = list(StreamOptions.model_fields) if len(path) > 1 else _FIELDS
             text = f"is not a field of this request{nearest(path[-1], known)}"
@@ -91,7 +91,7 @@ def _malformed(error: RequestValidationError) -> RefusedError:
 
 
 def table_of(refused: RefusedError) -> dict[str, Any]:
-    """Return an error in OpenAI's format with its type, such as `requests` for status 429."""
+    """Return an error in OpenAI's format, with a type such as `requests` for status 429."""
     kind = "server_error" if refused.status >= 500 else "requests" if refused.status == 429 else "invalid_request_error"
     return {"error": {"message": refused.sentence, "type": kind, "param": refused.param, "code": refused.code}}
 

@@ -1,6 +1,7 @@
-"""Responses to requests: choices, whole or as chunks of a stream, in OpenAI's format with additional fields.
+"""Responses in OpenAI's format with additional fields, sent whole or as the chunks of a stream.
 
-While it is generated, a choice has a text: its final beginning, and the state of the whole.
+During generation, each choice has an `UnmaskingText`, which knows the part of the text that is already final and the
+state of the whole text.
 """
 
 from __future__ import annotations
@@ -28,40 +29,40 @@ Segment = dict[str, str | int]
 
 @attrs.define(eq=False, kw_only=True)
 class UnmaskingText:
-    """Tokens of a text during generation, int64 [L] as a list, with the mask's id at masked positions."""
+    """Text during generation; `ids` are its tokens, int64 [L] as a list, with the mask's id at masked positions."""
 
     layout: Layout
     lengths: tuple[int, ...]
-    end: int | None = None  # the token that ends what is written
+    end: int | None = None  # the token that ends the generated text
     ids: list[int] = attrs.field(init=False)
-    new: frozenset[int] = frozenset()  # positions that the last step has filled
+    new: frozenset[int] = frozenset()  # positions that the last step changed
 
     def __attrs_post_init__(self) -> None:
         self.ids = self.layout.row(self.lengths)
 
     @property
     def mask_id(self) -> int:
-        """The mask."""
+        """The mask's id."""
         return self.layout.words.tokenizer.vocabulary_size
 
     @property
     def written(self) -> list[int]:
-        """Tokens generated in all gaps, up to their ends."""
+        """Tokens in all gaps, each gap up to its end token."""
         return [self.ids[i] for _, span, _ in self._gaps() for i in span]
 
     @property
     def ended(self) -> bool:
-        """Whether the generated text ends before its gap does."""
+        """Whether an end token stops the generated text before the end of its gap."""
         return len(self.written) < sum(self.lengths)
 
     def draw(self, positions: Sequence[int], tokens: Sequence[int]) -> None:
-        """Take a step."""
+        """Apply a decoding step."""
         for position, token in zip(positions, tokens, strict=True):
             self.ids[position] = token
         self.new = frozenset(positions)
 
     def final(self) -> tuple[str, bool]:
-        """Return the text up to the first mask, and whether no mask remains; an incomplete last character is cut."""
+        """Return the text before the first mask, without an incomplete last character, and whether no mask remains."""
         said = []
         for piece, span, opens in self._gaps():
             said.append(piece)
@@ -75,7 +76,7 @@ class UnmaskingText:
         return "".join([*said, self.layout.template.pieces[-1]]), True
 
     def state(self) -> list[Segment]:
-        """Return the state of the text: `given`, `written`, `new` pieces of the last step, and `masked` counts."""
+        """Return the segments of the text: strings `given`, `written` or `new` in this step, and `masked` counts."""
         segments: list[Segment] = []
         for piece, span, opens in self._gaps():
             segments += [{"given": piece}] if piece else []
@@ -93,7 +94,7 @@ class UnmaskingText:
         return "new" if position in self.new else "written"
 
     def _gaps(self) -> Iterator[tuple[str, range, bool]]:
-        """Yield for each gap the text before it, its positions, and whether it includes a space of that text."""
+        """Yield, for each gap, the text before it, its positions, and whether it takes over a space from that text."""
         for piece, span, opens in zip(
             self.layout.template.pieces, self.layout.spans(self.lengths), self.layout.opens, strict=False
         ):
@@ -102,21 +103,21 @@ class UnmaskingText:
 
 @attrs.define(eq=False, kw_only=True)
 class Answer(ABC):
-    """Response to a request, built from the events of its job, with a choice for each text."""
+    """Response to a request, with one choice per text, which is built from the events of its job."""
 
-    kind: ClassVar[str]  # of object
-    chunk_kind: ClassVar[str | None] = None  # of object in a stream, if another
+    kind: ClassVar[str]  # the field `object`
+    chunk_kind: ClassVar[str | None] = None  # the field `object` in a stream, if different
     model: str
     asked: TextRequest
     plan: Plan
     started: float = attrs.field(factory=time.time)
-    texts: dict[int, UnmaskingText] = attrs.field(factory=dict)  # that have begun, by the index of their choice
-    choices: dict[int, Table] = attrs.field(factory=dict)  # whose text is final, as `read` finds them
-    named: set[int] = attrs.field(factory=set)  # choices whose role the stream has said
-    sent: dict[int, str] = attrs.field(factory=dict)  # what the stream has of a text
-    complete: int = 0  # texts of which all is known
-    written: int = 0  # tokens
-    evaluations: int = 0  # of the network
+    texts: dict[int, UnmaskingText] = attrs.field(factory=dict)  # that have been started, by the index of their choice
+    choices: dict[int, Table] = attrs.field(factory=dict)  # whose text is final, filled by `read`
+    named: set[int] = attrs.field(factory=set)  # choices whose role has been sent
+    sent: dict[int, str] = attrs.field(factory=dict)  # beginning of each text that has been sent
+    complete: int = 0  # number of completed texts
+    written: int = 0  # number of generated tokens
+    evaluations: int = 0  # number of network evaluations
     id: str = attrs.field(init=False)
     rewrites: bool = attrs.field(init=False)
 
@@ -126,14 +127,14 @@ class Answer(ABC):
 
     @abstractmethod
     def shown(self, text: UnmaskingText, final: str, whole: bool) -> tuple[str, str | None]:
-        """Return the visible part of a choice whose beginning is `final`, and the reason if it ends there."""
+        """Return the visible part of a choice, given its `final` beginning, and the reason if the text ends there."""
 
     def extra(self, text: UnmaskingText) -> Table:
-        """Return additional fields of a choice whose text is final; none by default."""
+        """Return additional fields for a choice whose text is final; by default, an empty dict."""
         return {}
 
     def counted(self, text: UnmaskingText) -> int:
-        """Return the number of generated tokens in a completed text; by default, those in its gaps."""
+        """Return the number of generated tokens in a completed text; by default, the number in its gaps."""
         return sum(text.lengths)
 
     @property
@@ -142,7 +143,7 @@ class Answer(ABC):
         return self.complete == len(self.plan.layouts) * self.plan.number
 
     def read(self, event: Drawn | Done) -> Table | None:
-        """Apply an event of a text; return a chunk of the stream, or None if nothing visible has changed."""
+        """Apply an event, and return a chunk for the stream, or None if nothing visible has changed."""
         wanted, index = event.text, event.text.index
         text = self.texts.get(index)
         if text is None:
@@ -156,7 +157,7 @@ class Answer(ABC):
         else:
             text.draw(event.positions, event.tokens)
         added: Table = {}
-        # What may be masked again is not final before the end.
+        # Tokens that may be remasked are not final before the end.
         if index not in self.choices and (isinstance(event, Done) or not self.rewrites):
             shown, reason = self.shown(text, *text.final())
             sent = self.sent.get(index, "")
@@ -179,7 +180,7 @@ class Answer(ABC):
         return self._object([], chunk=True) | {"usage": self.usage(), "evaluations": self.evaluations}
 
     def usage(self) -> Table:
-        """Return the numbers of prompt tokens, counted once per text, and of generated tokens."""
+        """Return the number of prompt tokens, each prompt counted once, and the number of generated tokens."""
         given = self.plan.given
         return {"prompt_tokens": given, "completion_tokens": self.written, "total_tokens": given + self.written}
 
@@ -194,7 +195,7 @@ class Answer(ABC):
 
 
 class CompletionAnswer(Answer):
-    """Completion in OpenAI's format: the text between prompt and suffix; with `echo`, prompt included."""
+    """Completion in OpenAI's format: the text between the prompt and the suffix, after the prompt if `echo` is set."""
 
     kind = "text_completion"
     asked: EndingRequest
@@ -204,7 +205,7 @@ class CompletionAnswer(Answer):
         prompt, suffix = text.layout.template.pieces
         said = final[len(prompt) : len(final) - len(suffix)] if whole else final[len(prompt) :]
         stop = self.asked.stop or []
-        # What follows may make a stop of the last characters.
+        # The last characters may be the beginning of a stop string.
         sure = len(said) if whole else max(0, len(said) - max(map(len, stop), default=1) + 1)
         cut = min((at for each in stop if (at := said.find(each)) >= 0), default=len(said) + 1)
         before = prompt if getattr(self.asked, "echo", None) else ""
@@ -214,7 +215,7 @@ class CompletionAnswer(Answer):
 
     @override
     def counted(self, text: UnmaskingText) -> int:
-        """Return the number of tokens up to and including EOS or the first stop text."""
+        """Return the number of tokens up to and including EOS or the first stop string."""
         stop, ids = self.asked.stop or [], text.written
 
         def stopped(number: int) -> bool:
@@ -225,7 +226,7 @@ class CompletionAnswer(Answer):
 
 
 class ChatAnswer(CompletionAnswer):
-    """Chat completion in OpenAI's format: a message of the assistant."""
+    """Chat completion in OpenAI's format: a message from the assistant."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
@@ -242,7 +243,7 @@ class ChatAnswer(CompletionAnswer):
 
 
 class InfillAnswer(Answer):
-    """Infilled text with the content of each gap."""
+    """Infilled text, with the content of each gap."""
 
     kind = "infill"
 

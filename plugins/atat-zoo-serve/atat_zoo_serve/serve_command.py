@@ -1,4 +1,4 @@
-"""`atat serve`, which serves a run over HTTP."""
+"""The command `atat serve`, which serves a run over HTTP."""
 
 import os
 import re
@@ -20,25 +20,33 @@ _LIMITS = Limits()
 @click.command()
 @options("run", "overrides", "step", "sampler")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; use 0.0.0.0 for all interfaces."
 )
 @click.option(
-    "--port", default=8422, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 picks a free one."
+    "--port",
+    default=8422,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to use; 0 picks a free one.",
 )
-@click.option("--key", envvar="ATAT_KEY", help="API key that requests must send.")
-@click.option("--cors", multiple=True, help="Allowed CORS origin, such as http://localhost:3000; * for all.")
+@click.option("--key", envvar="ATAT_KEY", help="API key that clients must send.")
+@click.option(
+    "--cors",
+    multiple=True,
+    help="Allowed CORS origin, such as http://localhost:3000; use * for all.",
+)
 @options("device", "same_precision")
-@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute).")
-@count("--max-length longest", 1, "Maximum tokens per text.", _LIMITS.longest)
-@count("--batch-size", 1, "Maximum texts per batch and per request.", _LIMITS.batch_size)
-@count("--max-queue waiting", 1, "Maximum number of waiting requests.", _LIMITS.waiting)
+@click.option("--compile", is_flag=True, help="Compile the network at startup, which takes a minute.")
+@count("--max-length longest", 1, "Maximum number of tokens per text.", _LIMITS.longest)
+@count("--batch-size", 1, "Maximum number of texts per batch and per request.", _LIMITS.batch_size)
+@count("--max-queue waiting", 1, "Maximum number of requests in the queue.", _LIMITS.waiting)
 @click.option(
     "--timeout",
     "seconds",
     default=_LIMITS.seconds,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="Timeout of a request in seconds.",
+    help="Request timeout in seconds.",
 )
 def serve(
     run: Path,
@@ -54,14 +62,14 @@ def serve(
     compile: bool,
     **limits: Any,
 ) -> None:
-    """Serve RUN over HTTP with OpenAI's completions and chat completions API, until Ctrl-C.
+    """Serve RUN over HTTP until Ctrl-C, with an API that is compatible with OpenAI's completions and chat completions.
 
-    `/` is a web page that shows texts unmasking. `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the
-    guidance.
+    The web page at `/` shows texts as they unmask. Pass `sampler.KEY=VALUE` and `guidance.use=…` to change the sampler
+    and the guidance.
     """
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise UserError(
-            "--key is empty or contains characters that a header cannot have; use ASCII letters, digits and signs"
+            "--key is empty or contains characters not allowed in a header; use ASCII letters, digits and punctuation"
         )
     for origin in cors:
         if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
@@ -71,11 +79,11 @@ def serve(
     experiment, tokenizer = chosen(run, overrides, sampler, step)
     here = host in ("127.0.0.1", "localhost", "::1")
     listening = _listening(host, port)
-    with listening, suppress(KeyboardInterrupt):  # which is how it ends
+    with listening, suppress(KeyboardInterrupt):  # Ctrl-C ends the server
         if not here:
             who = "requests with the key" if key else "all requests, because --key is not set"
             warnings.warn(
-                f"--host {host}: other machines can reach this server, without encryption; it answers {who}",
+                f"--host {host}: other machines can reach this server, without encryption; it accepts {who}",
                 Note,
                 stacklevel=2,
             )
@@ -101,7 +109,7 @@ def serve(
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket."""
+    """Return a socket that listens on the host and port."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -112,4 +120,4 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         problem = os.strerror(error.errno or 0)
     where = f"--host {clip(host)} --port {port}"
-    raise UserError(f"cannot listen on {where}: {problem}; choose another port, or 0 for a free one")
+    raise UserError(f"cannot listen on {where}: {problem}; choose a different port, or 0 for a free one")

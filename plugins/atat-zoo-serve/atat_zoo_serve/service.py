@@ -1,4 +1,4 @@
-"""Service of a model: plans for requests, with a sampler and texts as tokens, and checks of their limits."""
+"""Service for a model: turns each request into a plan with a sampler and tokenized texts, and checks its limits."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from atat_zoo_serve import Limits
 from atat_zoo_serve.batching import Job, WantedText, Worker
 from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, TextRequest
 
-# The most steps that a sampler may have, besides some for each masked token: those that fill nothing take time, too.
+# Maximum number of steps, plus some per masked token: a step that unmasks nothing takes time, too.
 _STEPS, _EACH = 1000, 16
 
 
 class TooLargeError(UserError):
-    """Error for a request beyond a limit of the server."""
+    """Error for a request that exceeds a limit of the server."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Plan:
-    """Plan of a request: `number` texts for each layout, and a sampler."""
+    """Plan for a request: generate `number` texts for each layout with a sampler."""
 
     layouts: Sequence[Layout]
     number: int
     sampler: Sampler
     seed: int
-    end: int | None = None  # the token that ends what is written
+    end: int | None = None  # the token that ends the generated text
 
     @property
     def weighs(self) -> bool:
-        """Whether the model chooses lengths of gaps."""
+        """Whether the model chooses the length of a gap."""
         return any(len(layout.choices) > 1 for layout in self.layouts)
 
     @property
@@ -58,10 +58,10 @@ class Plan:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Service:
-    """Model with a name, which plans requests and starts their texts.
+    """Named model that plans requests and prepares their texts.
 
-    `text_generator` generates, and `weigher`, the same without guidance, scores gap lengths. `key` is the API key,
-    `here` whether only this machine may send requests, and `cors` the allowed origins of web pages.
+    `text_generator` generates texts, and `weigher`, which lacks its guidance, scores gap lengths. `key` is the API key;
+    `here` is set if only this machine may send requests; `cors` contains the origins of web pages that may do so.
     """
 
     name: str
@@ -88,14 +88,14 @@ class Service:
         here: bool = True,
         cors: tuple[str, ...] = (),
     ) -> Service:
-        """Return the service of a model, with the sampler and guidance of its experiment.
+        """Return a service for a model, with the sampler and guidance from its experiment.
 
-        In a precision other than fp32, rounding can make a text depend on its batch.
+        With lower precision than fp32, rounding can make a text depend on its batch.
         """
         limits, parts = limits or Limits(), model.experiment.parts
         weigher = model.text_generator(precision, compile)
         text_generator = parts["guidance"].guide(weigher)
-        for number in (1, 2) if compile else ():  # so that no request waits for it: once for its size, once for any
+        for number in (1, 2) if compile else ():  # compile before the first request: for one text, then for any number
             text_generator.write(parts["sampler"], number=number)
         about = {
             **{"id": name, "object": "model", "created": int(time.time()), "owned_by": "atat_zoo"},
@@ -117,16 +117,16 @@ class Service:
         )
 
     def completion(self, request: CompletionRequest) -> Plan:
-        """Return the plan for texts with one gap between a prompt and a suffix."""
+        """Return the plan for a completion: texts with one gap between a prompt and a suffix."""
         texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
         number, end = request.max_tokens, self.text_generator.end(windows=bool(request.windows))
         return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
 
     def chat(self, request: ChatRequest) -> Plan:
-        """Return the plan for an answer to messages, which may come from an untrusted client."""
+        """Return the plan for a reply to messages, which may come from an untrusted client."""
         tokenizer = self.text_generator.tokenizer
         if self.text_generator.form == "text" and tokenizer.template is None:
-            said = "messages: this model was not trained on dialogues"
+            said = "messages: this model has not been trained on dialogues"
             raise UserError(f'{said}; use /v1/completions, or serve a run that was trained with data.format = "chat"')
         before = prompt_ids(tokenizer, request.messages, where="messages")
         number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
@@ -151,8 +151,8 @@ class Service:
             length = masked + sum(map(len, layout.pieces))
             if length > self.limits.longest:
                 most = f"this server's limit is {self.limits.longest}"
-                raise TooLargeError(f"a text of {length} tokens is too long: {most}; request a shorter one")
-            # That of the command line may take as many as it likes.
+                raise TooLargeError(f"a text of {length} tokens is too long: {most} tokens; request a shorter one")
+            # The sampler from the command line may take any number of steps.
             steps = _most_steps(sampler, masked) if asked.sampler is not None else 0
             if steps > _STEPS + _EACH * masked:
                 raise TooLargeError(
@@ -162,13 +162,13 @@ class Service:
         return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed, end=end)
 
     def sampler(self, asked: TextRequest) -> Sampler:
-        """Return the sampler of a request, if it is compatible with the model."""
+        """Return the sampler for a request, or raise an error if it is incompatible with the model."""
         sampler: Any = self.experiment.parts["sampler"]
         if asked.sampler is not None:
             sampler = Zoo.load().spec("sampler", asked.sampler)
         if asked.temperature is not None or asked.top_p is not None:
             temperature = 1.0 if asked.temperature is None else asked.temperature
-            # The likeliest tokens of no probability are the most probable one.
+            # With a cumulative probability of 0, only the most probable token remains.
             sampler = _drawing(sampler, *((0.0, None) if asked.top_p == 0 else (temperature, asked.top_p)))
         if problems := conflicts_with(self.experiment, {"sampler": sampler}):
             raise UserError(str(problems[0]))
@@ -177,10 +177,10 @@ class Service:
     def _around(
         self, sampler: Sampler, texts: tuple[str, str], number: int | None, before: Sequence[int] = ()
     ) -> Layout:
-        """Return the layout of a prompt and a suffix around a gap of `number` tokens, or of the rest of a row.
+        """Return the layout of a prompt and a suffix around a gap of `number` tokens, or of as many as fit.
 
-        `before` contains the tokens of earlier messages. A text that is longer than the model's input, or without
-        generated tokens, has no BOS and EOS, and keeps a space at the end of its prompt.
+        `before` contains the tokens of earlier messages. A text that is longer than the model's input or has no
+        generated tokens does not have BOS and EOS, and keeps a space at the end of its prompt.
         """
         text_generator = self.text_generator
         if number == 0 or (sampler.blockwise and number is not None):
@@ -204,7 +204,7 @@ class Service:
         return fitting(number or text_generator.length - sum(map(len, fitting(1).pieces)))
 
     def begin(self, plan: Plan, job: Job) -> list[WantedText]:
-        """Return the texts of a job; the model chooses gap lengths here, if they are open."""
+        """Return the texts of a job, after the model has chosen the gap lengths that the request leaves open."""
         numbers = row_numbers(len(plan.layouts), plan.number)
         texts: list[WantedText] = []
         for layout, row in zip(plan.layouts, numbers, strict=True):
@@ -216,27 +216,27 @@ class Service:
 
 
 def parts_of(sampler: Sampler) -> SamplerChoices | None:
-    """Return the choices of a sampler, or of its block sampler; None for a sampler without them."""
+    """Return the choices of a sampler or of its block sampler, or None for a sampler without choices."""
     within = sampler.block_sampler if isinstance(sampler, SemiAutoregressiveSampler) else sampler
     return within.parts() if isinstance(within, CompositeSampler) else None
 
 
 def rewrites(sampler: Sampler) -> bool:
-    """Return whether a sampler may remask sampled tokens; True if it does not say."""
+    """Return whether a sampler may remask tokens; True if unknown."""
     parts = parts_of(sampler)
     return parts is None or parts.remasking.active
 
 
 def _most_steps(sampler: Sampler, masked: int) -> int:
-    """Return the maximum number of steps for `masked` tokens; 0 if the sampler does not say."""
+    """Return the maximum number of steps for `masked` tokens; 0 if unknown."""
     parts = parts_of(sampler)
     own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
     return max(own or 0, parts.tokens_per_step.max_steps_for(masked) if parts else 0)
 
 
 def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
-    """Return a sampler with another token sampling: nucleus sampling if `p` is given."""
-    spec: Any = sampler  # its class is one of attrs, of which a protocol says nothing
+    """Return a sampler with a different token sampling: nucleus sampling if `p` is not None, otherwise categorical."""
+    spec: Any = sampler  # an attrs class, which the protocol does not tell mypy
     if isinstance(sampler, SemiAutoregressiveSampler):
         return attrs.evolve(spec, block_sampler=_drawing(sampler.block_sampler, temperature, p))
     draw = (
@@ -259,7 +259,7 @@ def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
 
 
 def _interruptible(text_generator: TextGenerator, job: Job) -> TextGenerator:
-    """Return a text generator that stops evaluating once its job is cancelled."""
+    """Return a text generator that stops once its job is cancelled."""
     from atat_zoo.generation.guided_denoiser import GuidedDenoiser
 
     def change(log_probs: Any, *_: Any) -> Any:

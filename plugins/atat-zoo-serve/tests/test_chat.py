@@ -76,7 +76,7 @@ def test_as_many_tokens_as_are_asked_for(client, model):
             None,
         ),
         ({"messages": [{"role": "user"}]}, "messages: message 1 has content that is not text", None),
-        ({"messages": [{"role": "user", "content": "a\ud83d"}]}, "messages: contains half of a surrogate pair", None),
+        ({"messages": [{"role": "user", "content": "a\ud83d"}]}, "messages: contains an unpaired surrogate", None),
         (
             {"messages": [{"role": "user", "content": "x" * 99}]},
             "the dialogue takes 117 tokens",
@@ -99,7 +99,7 @@ def test_as_many_tokens_as_are_asked_for(client, model):
 def test_what_is_refused_says_what_and_why(client, asked, said, code):
     import json
 
-    # The client's own JSON has no halves of surrogate pairs.
+    # The client's own JSON has no unpaired surrogates.
     answer = client.post(
         "/v1/chat/completions", content=json.dumps(asked).encode(), headers={"content-type": "application/json"}
     )
@@ -114,8 +114,8 @@ def test_running_text_has_no_messages():
         answer = client.post("/v1/chat/completions", json={"messages": HI})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == (
-        "messages: this model was not trained on dialogues; use /v1/completions, or serve a run that was trained with "
-        'data.format = "chat"'
+        "messages: this model has not been trained on dialogues; use /v1/completions, or serve a run "
+        'that was trained with data.format = "chat"'
     )
 
 

@@ -81,7 +81,7 @@ def test_too_long_too_many_and_too_large(model):
         assert asked(max_tokens=19) == (
             413,
             "too_large",
-            "a text of 21 tokens is too long: this server's limit is 20; request a shorter one",
+            "a text of 21 tokens is too long: this server's limit is 20 tokens; request a shorter one",
         )
         blocks = {"use": "semi_autoregressive", "block_size": 4}
         assert asked(max_tokens=10**12, sampler=blocks)[0] == 413
@@ -95,7 +95,7 @@ def test_too_long_too_many_and_too_large(model):
             "the request exceeds 2,000 bytes; send a shorter text",
         )
         answer = client.post("/v1/completions", json={}, headers={"content-length": "many"})
-        assert refusal(answer) == (400, None, "content-length is not a number")
+        assert refusal(answer) == (400, None, "Content-Length is not a number")
         # Sent in pieces, its length is not known before.
         pieces = (b'{"prompt": "', *[b"a" * 100] * 30, b'"}')
         answer = client.post("/v1/completions", content=iter(pieces), headers={"content-type": "application/json"})
@@ -117,7 +117,7 @@ def test_too_many_wait_and_too_long_a_while(model):
         assert refusal(answer) == (429, "rate_limit_exceeded", "the queue is full (2 requests); try again later")
         assert answer.headers["retry-after"] == "1"
         assert answer.json()["error"]["type"] == "requests"
-        late = "the request exceeds the server's time limit; request fewer or shorter texts, or fewer steps"
+        late = "the request exceeded the server's time limit; request fewer or shorter texts, or fewer steps"
         assert [refusal(each.result()) for each in posted] == [(408, "timeout", late)] * 3
         assert service.worker.queue == 0
         gate.release(99)

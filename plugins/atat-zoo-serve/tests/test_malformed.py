@@ -141,13 +141,16 @@ def test_a_thousand_malformed_requests():
     ("asked", "words"),
     [
         ({"promt": "a"}, "promt: is not a field of this request; did you mean 'prompt'?"),
-        ({"prompt": [1, 2]}, "prompt: expected a text or a list of texts; token ids are not supported"),
+        ({"prompt": [1, 2]}, "prompt: expected a string or a list of strings; token ids are not supported"),
         ({"n": "3"}, "n: input should be a valid integer"),
         ({"n": 0}, "n: input should be greater than or equal to 1"),
-        ({"stop": list("abcde")}, "stop: 5 texts are too many; use at most 4"),
-        ({"stop": ""}, "stop: an empty text occurs everywhere; use a non-empty text"),
-        ({"sampler": 3}, 'sampler: expected a name or a table, such as {"use": "ancestral", "steps": 32}'),
-        ({"sampler": {"use": "ancestral", "steps": 2**31}}, "sampler: contains a number beyond 2,147,483,647"),
+        ({"stop": list("abcde")}, "stop: contains 5 strings; use at most 4"),
+        ({"stop": ""}, "stop: contains an empty string, which matches everywhere; remove it"),
+        ({"sampler": 3}, 'sampler: expected a name or an object, such as {"use": "ancestral", "steps": 32}'),
+        (
+            {"sampler": {"use": "ancestral", "steps": 2**31}},
+            "sampler: contains a number whose magnitude exceeds 2,147,483,647",
+        ),
         (
             {"frequency_penalty": 1},
             "frequency_penalty: a masked diffusion model does not generate from left to right",
@@ -160,7 +163,7 @@ def test_a_thousand_malformed_requests():
         ),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage: input should be a valid boolean"),
         ({"stream_options": 1}, "stream_options: input should be"),
-        ([], "the request is not a JSON object; send one, with the header Content-Type: application/json"),
+        ([], "the request is not a JSON object; send one with the header Content-Type: application/json"),
     ],
 )
 def test_a_sentence_names_the_field_and_the_remedy(asked, words):
@@ -177,14 +180,16 @@ def test_a_sampler_is_nested_sixteen_deep_at_most(within):
         deep = within(deep)
     deepest = {"within": deep}  # of sixteen
     assert CompletionRequest(sampler=deepest).sampler == deepest
-    with pytest.raises(ValidationError, match="is nested more than 16 levels deep; use a simpler table"):
+    with pytest.raises(ValidationError, match="is nested more than 16 levels deep; use a simpler object"):
         CompletionRequest(sampler={"within": deepest})
 
 
 def test_the_largest_number_in_a_sampler():
     table = {"use": "ancestral", "steps": 2**31 - 1, "eta": [-(2**31) + 1, 0.5, True]}
     assert CompletionRequest(sampler=table).sampler == table
-    with pytest.raises(ValidationError, match="contains a number beyond 2,147,483,647; use a smaller one"):
+    with pytest.raises(
+        ValidationError, match="contains a number whose magnitude exceeds 2,147,483,647; use a smaller one"
+    ):
         CompletionRequest(sampler={"use": "ancestral", "order": {"block_size": -(2**31)}})
 
 
@@ -196,7 +201,7 @@ def test_the_largest_number_in_a_sampler():
         (UserError("a is no b; write c"), 400, "a is no b; write c"),
         (TooLargeError("too much; ask for less"), 413, "too much; ask for less"),
         (StoppedError(), 503, "the server has stopped"),
-        (MemoryError(), 413, "the request exceeds the available memory"),
+        (MemoryError(), 413, "the server ran out of memory"),
         (KeyError("a"), 500, "internal error"),
     ],
 )

@@ -28,7 +28,7 @@ def test_what_cannot_be_served_is_a_sentence(atat, run, tmp_path):
         said = refused(atat, "serve", str(run), "--port", port)
         assert said == (
             f"error: cannot listen on --host 127.0.0.1 --port {port}: Address already in use; "
-            "choose another port, or 0 for a free one"
+            "choose a different port, or 0 for a free one"
         )
     assert "Cannot assign requested address" in refused(atat, "serve", str(run), "--host", "203.0.113.1", "--port", "0")
     assert "invalid host name" in refused(atat, "serve", str(run), "--host", "a" * 99, "--port", "0")
@@ -63,5 +63,5 @@ def test_it_serves_until_a_signal_and_ends_quietly(run, end):
                 assert "the server has stopped; try again after it restarts" in last
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", 0)
-    note = "note: --host 0.0.0.0: other machines can reach this server, without encryption; it answers requests with "
+    note = "note: --host 0.0.0.0: other machines can reach this server, without encryption; it accepts requests with "
     assert err == f"{note}the key\n"

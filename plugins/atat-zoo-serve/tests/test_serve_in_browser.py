@@ -59,7 +59,7 @@ def shown(page):
 
 
 def written(page):
-    page.locator("#status", has_text="tokens written").wait_for()
+    page.locator("#status", has_text="tokens generated").wait_for()
     return shown(page)
 
 
@@ -77,7 +77,7 @@ def test_a_text_unmasks_and_gaps_are_filled(opened, model):
     seen = page.evaluate("window.seen")
     assert len(set(seen)) > 3
     assert (max(seen) > 17, seen[-1]) == (True, 0)
-    assert page.locator("#status").inner_text() == "34 tokens written; seed 5 writes the same again"
+    assert page.locator("#status").inner_text() == "34 tokens generated; use seed 5 to generate the same text again"
     # By keys alone: a gap is put where the cursor is.
     page.locator("#text").fill("ab cd")
     page.locator("#number").fill("1")

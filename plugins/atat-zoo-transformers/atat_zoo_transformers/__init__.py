@@ -1,11 +1,11 @@
-"""Models of the Hugging Face hub: the backbone `transformers` and the tokenizer `transformers`."""
+"""Models from the Hugging Face hub: the backbone `transformers` and the tokenizer `transformers`."""
 
 from atat_zoo.registry import hookimpl
 
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the backbones of this package."""
+    """Return the backbones in this package."""
     from atat_zoo_transformers.transformers_backbone import TransformersBackbone
 
     return [TransformersBackbone]
@@ -13,7 +13,7 @@ def atat_zoo_backbone() -> list[type]:
 
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
-    """Return the tokenizers of this package."""
+    """Return the tokenizers in this package."""
     from atat_zoo_transformers.transformers_tokenizer import TransformersTokenizer
 
     return [TransformersTokenizer]

@@ -1,4 +1,4 @@
-"""Small models with random weights for the conformance tests."""
+"""Small models with random weights for conformance tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SPECIAL = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask":
 
 
 def _tokenizer(folder: Path) -> dict[str, Any]:
-    """Write the configuration of a RoBERTa and a byte-level tokenizer."""
+    """Write a RoBERTa configuration and a byte-level tokenizer to a folder, and return the tokenizer's parameters."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -28,7 +28,7 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _backbone(folder: Path) -> dict[str, Any]:
-    """Write a BERT with 12 tokens and 2 layers."""
+    """Write a BERT with 12 tokens and 2 layers to a folder, and return the backbone's parameters."""
     import torch
     import transformers
 

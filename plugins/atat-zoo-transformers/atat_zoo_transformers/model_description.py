@@ -1,4 +1,4 @@
-"""A model's own files, on the hub or in a folder: configuration, tokenizer, and any required code."""
+"""Files of a model on the hub or in a folder: its configuration, its tokenizer, and the code that it requires."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SPECIAL = ("bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "pa
 
 
 class Unreadable(UserError, ValueError):
-    """Error for a model that cannot be used; a `ValueError`, so that checks report it with other problems."""
+    """Error for a model that cannot be used, which is a `ValueError` so that checks report it with other problems."""
 
 
 _LOADS = (
-    "model = {model!r} cannot be loaded ({first}); use a model on the hub with safetensors, or a folder with one "
-    "and its tokenizer, and check the network connection"
+    "model = {model!r} cannot be loaded ({first}); use a model on the hub with safetensors, or a folder with a "
+    "model and its tokenizer, and check the network connection"
 )
 
 
@@ -47,7 +47,7 @@ def reading(model: str, sentence: str = _LOADS) -> Iterator[None]:
             yield
     except (UserError, MemoryError):
         raise
-    # No such model, no network, files of another shape or architecture: the library raises many kinds.
+    # The library raises many types: for a missing model or connection, and for files with unexpected content.
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Unreadable(sentence.format(model=model, first=first)) from None
@@ -60,18 +60,18 @@ def config_of(model: str, revision: str | None) -> dict[str, Any]:
     with reading(model):
         content: dict[str, Any] = PreTrainedConfig.get_config_dict(model, revision=revision)[0]
         if "model_type" not in content:
-            raise KeyError("its config.json has no model_type")
+            raise KeyError("config.json has no model_type")
     return {key: value for key, value in content.items() if not key.startswith("_")}
 
 
 def longest_of(config: dict[str, Any]) -> int | None:
-    """Return the maximum number of positions in a model's config.json, or None."""
+    """Return the maximum number of positions from a model's config.json, or None if it has none."""
     found = (config.get(key) for key in ("max_position_embeddings", "n_positions", "max_sequence_length"))
     return next((value for value in found if isinstance(value, int) and value > 0), None)
 
 
 def ends_of(config: dict[str, Any]) -> set[int]:
-    """Return the ids of a model's BOS and EOS, from its config.json or the defaults of its architecture."""
+    """Return the ids of a model's BOS and EOS tokens, from config.json or the defaults for its architecture."""
     from transformers import AutoConfig
 
     with reading(str(config["model_type"])):
@@ -84,8 +84,8 @@ class FoundTokenizer(NamedTuple):
     """Tokenizer of a model."""
 
     library: Tokenizer
-    special: dict[str, str]  # the names of its special tokens by their purpose
-    template: Any  # of dialogues, for Jinja, as its files say it: a text, None, or several by their names
+    special: dict[str, str]  # the name of each special token, by its role
+    template: Any  # the Jinja chat template as stored: a string, None, or a dict of several by name
 
 
 def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
@@ -102,11 +102,11 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
     except Unreadable:
         if any(map(file, names)):
             raise
-    # Without a file the library makes a tokenizer of the special tokens of the model's class, or says nothing of it.
+    # Without a file, the library may build a tokenizer from the special tokens of the model's class.
     if not any(map(file, names)):
         raise Unreadable(
-            f"model = {model!r} has no tokenizer file ({', '.join(dict.fromkeys(names))}); add that of its tokenizer, "
-            "or choose a model that has it with tokenizer.model"
+            f"model = {model!r} has no tokenizer file ({', '.join(dict.fromkeys(names))}); add the file, or use the "
+            "tokenizer of a different model with tokenizer.model"
         )
     library.no_truncation()
     library.no_padding()
@@ -115,16 +115,16 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
 
 
 def template_of(model: str, found: Any) -> str | None:
-    """Return a model's chat template; of several, the one named "default"."""
+    """Return a model's chat template, or the one named "default" if it has several."""
     if isinstance(found, dict) and "default" not in found:
         raise Unreadable(
-            f"model = {model!r} has the chat templates {clip(', '.join(map(repr, found)), 60)} and no 'default'; pass "
-            "one of them with tokenizer.chat_template"
+            f"model = {model!r} has the chat templates {clip(', '.join(map(repr, found)), 60)}, but none is named "
+            "'default'; pass one of them with tokenizer.chat_template"
         )
     template = found["default"] if isinstance(found, dict) else found
     if template is not None and (not isinstance(template, str) or re.search("[\ud800-\udfff]", template)):
         raise Unreadable(
-            f"model = {model!r} has a chat template that is not a text, {clip(repr(template), 60)}; correct "
+            f"model = {model!r} has an invalid chat template, {clip(repr(template), 60)}; correct "
             "chat_template in its tokenizer_config.json, or remove it"
         )
     return template
@@ -138,10 +138,10 @@ def is_foreign(config: dict[str, Any]) -> bool:
 
 
 def pinned(model: str, revision: str | None) -> str | None:
-    """Return the commit of a model with its author's code, or the SHA-256 of a folder's code.
+    """Return the commit of a model that runs its author's code, or the SHA-256 of the code in a folder.
 
     Raises:
-        Unreadable: if a folder's code does not match the hash in `revision`.
+        Unreadable: if the code in a folder does not match the hash in `revision`.
     """
     if not os.path.isdir(model):
         if re.fullmatch("[0-9a-f]{40}", revision or ""):
@@ -155,33 +155,34 @@ def pinned(model: str, revision: str | None) -> str | None:
         found.update(f"{path.relative_to(model)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     if revision not in (None, found.hexdigest()):
         raise Unreadable(
-            f"revision = {revision!r} does not match the code in {model!r}, which has changed; read the code, and "
-            "leave revision out"
+            f"revision = {revision!r} does not match the code in {model!r}, which has changed; review the code, "
+            "and leave revision out"
         )
     return found.hexdigest()
 
 
 def refuse_untrusted(model: str, trusted: bool, config: dict[str, Any]) -> None:
-    """Raise `Unreadable` for a model with its author's code, unless the experiment and its user both trust it.
+    """Raise `Unreadable` for a model that runs its author's code, unless the experiment and the user both trust it.
 
-    A run folder or an experiment may come from somebody else, so the parameter does not show the user's consent.
+    A run folder or an experiment may come from someone else, so its parameter does not prove the user's consent.
 
     Raises:
-        Unreadable: if one of them is missing, or the code is in another repository, which `revision` does not pin.
+        Unreadable: if either does not trust the code, or if the code is in a different repository, which `revision`
+            does not pin.
     """
     names = [str(name) for name in config.get("auto_map", {}).values()]
     if others := {name.split("--")[0] for name in names if "--" in name} - {model}:
         raise Unreadable(
-            f"model = {model!r} runs code from another repository, {min(others)}; download both, review that code, "
+            f"model = {model!r} runs code from a different repository, {min(others)}; download both, review that code, "
             f'copy it next to config.json, and delete "{min(others)}--" from the entries of auto_map'
         )
     if not trusted:
         raise Unreadable(
-            f"model = {model!r} runs its author's code, which can do anything that you can; read that code, and set "
-            "trust_remote_code = true"
+            f"model = {model!r} runs its author's code, which can do anything that you can do; review the code, and "
+            "set trust_remote_code = true"
         )
     if os.environ.get(TRUST) != "1":
         raise Unreadable(
-            f"trust_remote_code = true would run code of the author of {model!r}, which can do anything that you can; "
-            f"read that code, and set {TRUST}=1 in the environment"
+            f"trust_remote_code = true runs code from the author of {model!r}, which can do anything that you can do; "
+            f"review the code, and set {TRUST}=1 in the environment"
         )

@@ -1,8 +1,9 @@
-"""Rendering of Jinja chat templates as in the library, with limits on steps and characters.
+"""Rendering of Jinja chat templates as in `transformers`, with limits on time and memory.
 
-Jinja's sandbox protects the machine, but does not limit time and memory. Here, the compiled template contains filters
-that count each loop iteration, each call, and each created text, list and number, in the rendering thread and on any
-platform. Operations whose result may be much larger than their input, such as `'a' * 10**9`, are checked beforehand.
+Jinja's sandbox protects the machine, but does not limit time and memory. This module adds filters to the compiled
+template that count loop iterations, calls, and the strings, lists and numbers that the template creates, on every
+platform and without a separate thread. An operation whose result may be much larger than its operands, such as
+`'a' * 10**9`, is checked before it runs.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from jinja2.visitor import NodeTransformer
 from transformers.utils.chat_template_utils import _compile_jinja_template
 from typing_extensions import override
 
-SOURCE = 1 << 16  # characters of a template
-CHARACTERS = 1 << 24  # that a template may make, besides so many for each of the messages:
+SOURCE = 1 << 16  # maximum characters of a template
+CHARACTERS = 1 << 24  # maximum characters that a template may create, plus this number per character of the messages:
 _EACH = 64
-_STEP, _VALUE = 128, 8  # characters that a step counts as, and a value of a list that is looked at
-_BITS = 4096  # of a number
-# What makes more than the sum of what it is given; of numbers in a format as well.
+_STEP, _VALUE = 128, 8  # cost in characters of a step, and of a value in a list
+_BITS = 4096  # maximum bits of a number
+# Functions whose result may be larger than their arguments, or than numbers in a format string.
 _FORMATS = frozenset({"format", "format_map", "%"})
 _WIDTHS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "tojson"})
 _GROWING = _FORMATS | _WIDTHS | {"replace", "translate", "join"}
-_ABSENT = ("lipsum", "sum", "urlize", "wordwrap")  # they may take long, and no template of a dialogue needs them
+_ABSENT = ("lipsum", "sum", "urlize", "wordwrap")  # they may take long, and chat templates do not need them
 
 
 class TooMuchError(Exception):
@@ -37,7 +38,7 @@ class TooMuchError(Exception):
 
 
 class _Work:
-    """Remaining budget of a rendering."""
+    """Remaining budget for rendering a template."""
 
     def __init__(self, most: int) -> None:
         self.most = self.left = most
@@ -48,7 +49,7 @@ class _Work:
             raise TooMuchError
 
     def size(self, value: Any) -> tuple[int, int]:
-        """Return the size of a value, its characters and elements with repetitions, if it is within the limit."""
+        """Return the size of a value and its number of elements, including nested ones, if it is within the limit."""
         characters, values, waiting = 0, 0, [value]
         while waiting:
             each = waiting.pop()
@@ -76,7 +77,7 @@ class _Work:
             yield each
 
     def ask(self, name: str, given: Sequence[Any]) -> list[Any]:
-        """Return a function's arguments, with iterators as lists, unless the result may be too large."""
+        """Return a function's arguments, with lists for iterators, unless the function's result may be too large."""
         self.spend(_STEP)
         given = [list(self.steps(each)) if isinstance(each, Iterator) else each for each in given]
         if name in _GROWING:
@@ -89,7 +90,7 @@ class _Work:
         return given
 
     def made(self, value: Any, *, written: bool = False) -> Any:
-        """Return a created or printed value after counting it; elements of a list were counted before."""
+        """Return a created or printed value after counting it; the elements of a list have already been counted."""
         if isinstance(value, Iterator):
             return self.steps(value)
         characters, values = self.size(value)
@@ -101,13 +102,13 @@ _WORK: ContextVar[_Work] = ContextVar("_WORK")
 
 
 def _largest(text: str) -> int:
-    """Return the largest number in a format string, such as its width."""
+    """Return the largest number in a format string, such as a width."""
     digits = "".join(character if character.isdecimal() else " " for character in text).split()
     return max((int(each) if len(each) < 10 else 1 << 30 for each in digits), default=0)
 
 
 def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a counting version of a filter, whose first argument may be Jinja's context."""
+    """Return a version of a filter that counts its work; the filter's first argument may be Jinja's context."""
     own = int(hasattr(function, "jinja_pass_arg"))
 
     @functools.wraps(function)
@@ -136,7 +137,7 @@ def _written(_: Any, value: Any) -> Any:
 
 
 class _Counting(NodeTransformer):
-    """Jinja extension that adds the counting filters to a template."""
+    """Transformer that adds counting filters to a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -163,7 +164,7 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The library's Jinja environment, with counting."""
+    """Jinja environment from `transformers` that also counts work."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -219,8 +220,8 @@ def rendered(source: str, messages: Sequence[Mapping[str, str]], **given: Any) -
     """Return the text of messages, rendered by a template.
 
     Raises:
-        TooMuchError: if rendering takes too long or creates too much.
-        Exception: any other, because the template is foreign code.
+        TooMuchError: if rendering takes too long or creates too much text.
+        Exception: any exception that the template raises, because its code is not trusted.
     """
     length = sum(len(message["content"]) + _STEP for message in messages)
     work = _Work(CHARACTERS + _EACH * length)

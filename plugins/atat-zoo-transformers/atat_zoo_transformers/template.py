@@ -1,4 +1,4 @@
-"""A model's chat template: dialogues as tokens, in which the text of a message contains no control tokens."""
+"""Chat template of a model: encodes dialogues such that the text of a message never becomes control tokens."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from atat_zoo.data.dialogues import ROLES, Message, Part
 from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, adapted, encoded_by
 from atat_zoo.system.errors import UserError, clip
 
-_REMEDY = "pass another with tokenizer.chat_template"
+_REMEDY = "pass a different template with tokenizer.chat_template"
 
 
 class _Frame(NamedTuple):
-    """Text of a template around the contents of n messages, in n + 1 pieces."""
+    """The template's own text around the contents of n messages, in n + 1 pieces."""
 
     pieces: list[str]
-    answers: list[tuple[int, int]]  # where answers begin and end in the text that has marks for contents
-    marks: list[str]  # these; empty for a message without content
+    answers: list[tuple[int, int]]  # start and end of each answer in the text with placeholders
+    marks: list[str]  # the placeholder of each message; empty without content
 
     def contents_in(self, text: str, messages: Sequence[Message]) -> list[str] | None:
-        """Return the message contents in a rendered text, or None if the text differs elsewhere, too."""
+        """Return the message contents in a rendered text, or None if the text also differs between contents."""
         found, at = [], len(self.pieces[0])
         said = [message.content for message, mark in zip(messages, self.marks, strict=True) if mark]
         for content, after in zip(said, self.pieces[1:], strict=True):
-            # Many templates leave out the white space at its ends.
+            # Many templates strip white space from contents.
             forms = (content, content.strip(), content.lstrip(), content.rstrip())
             form = next((form for form in forms if text.startswith(form + after, at)), "")
             found.append(form)
@@ -41,41 +41,43 @@ class _Frame(NamedTuple):
 
 
 class RewrittenError(UserError):
-    """Error for a template that changes the text before an answer when more messages follow."""
+    """Error for a template that changes the text before an answer if more messages follow."""
 
 
 class ChatModel(LibraryModel):
     """Tokenizer with a chat template.
 
-    Rendering the template with placeholders for the contents gives its own text, in which names of special tokens are
-    these tokens. Each content is encoded by itself, as plain text, and inserted. Contents therefore contain no control
-    tokens and do not change tokens around them; the other tokens are those of the library's `apply_chat_template`. A
-    template must contain each content once, in order and unchanged except for white space at its ends.
+    The template is rendered with placeholders for the message contents. In the template's own text, the names of
+    special tokens are encoded as special tokens. Each content is encoded separately as plain text and then inserted, so
+    it never contains control tokens or changes the tokens around it. The other tokens are the same as with
+    `apply_chat_template` in `transformers`. A template must contain each content exactly once, in order, and unchanged
+    except for white space at its ends.
 
-    Answers are located by rendering the dialogue up to the start and to the end of each answer: the second text begins
-    with the first, and the whole text with the second. A token across the border of an answer counts as given. If a
-    template rewrites earlier answers, for example without their reasoning, each answer gets its own text.
+    To locate an answer, the dialogue is rendered up to the start and up to the end of the answer. The second text must
+    begin with the first, and the whole text with the second. A token that crosses the boundary of an answer is treated
+    as given. If a template rewrites earlier answers, for example to remove their reasoning, each answer gets a separate
+    text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None, template: str, names: Any) -> None:
         super().__init__(tokenizer, bos=bos, eos=eos)
-        self.template, self.names = template, names  # of its special tokens, by their purpose
+        self.template, self.names = template, names  # `names`: special tokens by role
 
     @cached_property
     def contents(self) -> Tokenizer:
-        """Tokenizer of contents, without an added leading space."""
+        """Tokenizer for contents, which does not add a leading space."""
         return adapted(self._text, prefix=False)
 
     @cached_property
     def beginning(self) -> Tokenizer:
-        """Tokenizer of the template's text, in which the name of a special token is that token."""
+        """Tokenizer for the template's own text, which encodes the name of a special token as that token."""
         made = Tokenizer.from_str(self.library.to_str())
         made.encode_special_tokens = False
         return made
 
     @cached_property
     def going_on(self) -> Tokenizer:
-        """Tokenizer of template text that follows other text, without an added leading space."""
+        """Tokenizer for template text that follows other text, which does not add a leading space."""
         return adapted(self.beginning, prefix=False)
 
     @override
@@ -89,11 +91,11 @@ class ChatModel(LibraryModel):
     def chat(
         self, messages: Sequence[Message], *, answering: bool = False, learned: Sequence[int] | None = None
     ) -> list[Part]:
-        """Return the tokens of a dialogue; `learned` selects the answers to train on (default: all)."""
+        """Return the tokens of a dialogue; `learned` contains the indices of the answers to train on (default: all)."""
         if learned is None:
             learned = [i for i, message in enumerate(messages) if message.answers and not answering]
         text = self.rendered(messages, answering)
-        # An empty content may be left out with all that is around it.
+        # A template may omit an empty content together with the text around it.
         for empty in dict.fromkeys([True, all(message.content for message in messages)]):
             frame = self.framed(messages, answering, learned, empty=empty)
             contents = frame and frame.contents_in(text, messages)
@@ -115,30 +117,34 @@ class ChatModel(LibraryModel):
             one != other and other.startswith(one) for one in headers for other in headers
         ):
             raise UserError(
-                "the chat template of the tokenizer marks the speaker by text that a message may contain; put special "
-                f"tokens between messages ({_REMEDY}), or, if you trust the authors of all messages, pass trusted=True"
+                "the chat template of the tokenizer marks the speaker with text that a message may contain; put "
+                f"special tokens between messages ({_REMEDY}), or pass trusted=True if you trust the authors of all "
+                "messages"
             )
 
     def frames(self, dialogues: Iterable[Sequence[str]]) -> Iterator[_Frame]:
-        """Yield the template's text around messages of the given roles, for each variant that the template accepts."""
+        """Yield the template's text around messages for each sequence of roles that the template accepts."""
         for roles in dialogues:
             with suppress(UserError):
                 if frame := self.framed([Message(role, "x") for role in roles], True):
                     yield frame
 
     def controls(self, piece: str) -> list[int]:
-        """Return the offsets of the control tokens in a piece of the template."""
+        """Return the offsets of the control tokens in a piece of the template's text."""
         encoding = self.going_on.encode(piece, add_special_tokens=False)
         return [a for i, (a, _) in zip(encoding.ids, encoding.offsets, strict=True) if i in self.control]
 
     def header(self, piece: str) -> str:
-        """Return the text before a content from the last control token on, which names the speaker."""
+        """Return the text between the last control token and a content, which names the speaker."""
         return piece[max(self.controls(piece), default=0) :]
 
     def framed(
         self, messages: Sequence[Message], answering: bool, learned: Sequence[int] = (), *, empty: bool = True
     ) -> _Frame | None:
-        """Return the template's text around messages, including `empty` ones; None if it cannot be determined."""
+        """Return the template's text around messages, or None if it cannot be determined.
+
+        Messages without content have placeholders only if `empty` is set.
+        """
         key = secrets.token_hex(16)
         marks = [f"x{key}{i:06}" if message.content or empty else "" for i, message in enumerate(messages)]
         marked = [message.saying(mark) for message, mark in zip(messages, marks, strict=True)]
@@ -152,7 +158,7 @@ class ChatModel(LibraryModel):
         return _Frame([*pieces, text], [self.span(marked, i, whole) for i in learned], marks)
 
     def spliced(self, frame: _Frame, contents: Sequence[str]) -> Iterator[Part]:
-        """Yield the tokens of a dialogue in pieces, with whether they are trained on."""
+        """Yield the tokens of a dialogue in parts; each part states whether it is trained on."""
         learned: list[tuple[int, bool]] = []
         at = 0
 
@@ -171,9 +177,9 @@ class ChatModel(LibraryModel):
             yield Part([i for i, _ in tokens], answer)
 
     def own(self, piece: str, *, first: bool) -> Iterator[tuple[int, tuple[int, int]]]:
-        """Yield the ids of a piece of the template's text, and their offsets in it.
+        """Yield the id and the offsets of each token in a piece of the template's text.
 
-        In any piece but the first, text before the first control token continues the preceding text.
+        Except in the first piece, text before the first control token continues the preceding text.
         """
         cut = 0 if first else min(self.controls(piece), default=len(piece))
         for tokenizer, start, part in ((self.going_on, 0, piece[:cut]), (self.beginning, cut, piece[cut:])):
@@ -182,17 +188,17 @@ class ChatModel(LibraryModel):
                 yield i, (start + a, start + b)
 
     def span(self, messages: Sequence[Message], i: int, whole: str) -> tuple[int, int]:
-        """Return the start and end of message i, an answer, in the whole text."""
+        """Return the start and end of message i, which is an answer, in the whole text."""
         before, after = self.rendered(messages[:i], True), self.rendered(messages[: i + 1], False)
         if not (after.startswith(before) and whole.startswith(after)):
             raise RewrittenError(
-                f"the chat template of the tokenizer changes the text before message {i + 1}, which then has no "
-                f"tokens of its own; remove earlier answers, or {_REMEDY}"
+                f"the chat template of the tokenizer changes the text before message {i + 1} when messages follow, so "
+                f"the tokens of its answer cannot be determined; remove earlier answers, or {_REMEDY}"
             )
         return len(before), len(after)
 
     def rendered(self, messages: Sequence[Message], answering: bool) -> str:
-        """Return the text of messages, as rendered by the library."""
+        """Return the text of messages as `transformers` renders it."""
         from jinja2 import TemplateError, TemplateSyntaxError
 
         from atat_zoo_transformers.rendering import TooMuchError, rendered
@@ -207,7 +213,7 @@ class ChatModel(LibraryModel):
             said = f"does not end, is too long or creates too much text; {_REMEDY}"
         except TemplateSyntaxError as error:
             said = f"is not a Jinja template: line {error.lineno}: {clip(error)}; {_REMEDY}"
-        except Exception as error:  # it is code of somebody else, which may raise anything
+        except Exception as error:  # the template is code from someone else, which may raise anything
             kind = "" if type(error) is TemplateError else f"{type(error).__name__}: "
             said = f"refuses a dialogue: {kind}{clip(error)}; change the dialogue, or {_REMEDY}"
         else:

@@ -1,4 +1,4 @@
-"""The backbone `transformers`: a language model of the `transformers` library."""
+"""The backbone `transformers`: a language model from the `transformers` library."""
 
 from __future__ import annotations
 
@@ -22,57 +22,62 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
 
-_LENGTH = 512  # of an imported run's sequences, or fewer, if the model reads no more
+_LENGTH = 512  # maximum sequence length of an imported run
 
 
 @component
 class TransformersBackbone(LoRABackbone):
     """Masked or causal language model from the Hugging Face hub or a folder: BERT, RoBERTa, ModernBERT, GPT-2, ….
 
-    A masked language model is a denoiser without changes: p_θ(x_i | z) is its prediction at a mask, and its mask token
-    is never predicted. A causal model gets bidirectional attention unless the objective restricts it, and learns to
-    read masks in training (Gong et al., arXiv:2410.17891); with `shift`, it still predicts each token from the position
-    before it. It has no mask, so `mask_id` names a token that does not occur in text. With next-token objectives, the
-    mask only starts a text, so it may be the BOS or EOS, which are predicted like any token.
+    A masked language model is a denoiser without changes: p_θ(x_i | z) is its prediction at a mask, and the mask token
+    is never predicted. A causal model gets bidirectional attention unless the objective restricts it, and learns during
+    training to read masks (Gong et al., arXiv:2410.17891). If `shift` is set, it still predicts each token at the
+    position before it. A causal model does not have a mask, so `mask_id` names a token that does not occur in text.
+    With next-token objectives, the mask only starts a text, so it may be BOS or EOS, which are predicted like other
+    tokens.
 
-    The network is split before its last layer, so that logits are only computed where they are needed; a model whose
-    logits do not come from that layer is refused. Dropout is not supported, because the library draws it from a global
-    generator. Attention masks and cached tokens replace a sliding window.
+    The network is split before its last layer, so that logits are only computed where they are needed. A model whose
+    logits are not the output of that layer is refused. Dropout is not supported, because the library draws it from a
+    global random generator. With attention masks or cached tokens, a sliding window is ignored.
 
-    Weights are read from safetensors only. A model without code in the library runs its author's code, such as LLaDA,
-    Dream and MDLM's checkpoints, if both `trust_remote_code` and ATAT_ZOO_TRUST_REMOTE_CODE=1 in the environment allow
-    it; its attention is that of its code. `revision` pins the code that runs, as a commit or as a hash of a folder's
-    *.py, and code of another repository is refused.
+    Weights are only read from safetensors. If the library does not include code for a model, such as LLaDA, Dream and
+    MDLM's checkpoints, the model can run its author's code, with its own attention. To allow this, set both
+    `trust_remote_code` and ATAT_ZOO_TRUST_REMOTE_CODE=1 in the environment. `revision` pins the code, as a commit or as
+    a hash of the *.py files in a folder; code from a different repository is refused.
 
     `config` and `mask_id` are filled in from the model, so that a run no longer needs it, except for its author's code.
     """
 
     name = "transformers"
-    summary = "a masked or causal language model from the Hugging Face hub or a local folder"
+    summary = "masked or causal language model from the Hugging Face hub or a local folder"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:1810.04805", "arXiv:2410.17891", "arXiv:2106.09685")
     adjustable = (*LoRABackbone.adjustable, "model", "revision", "pretrained", "checkpoint_activations")
-    built_with_weights = True  # what the network makes of tokens is looked at
+    built_with_weights = True  # the constructor runs the network on tokens
 
     prefix: ClassVar[str | None] = "network."
 
     model: str = param(help="model name on the hub, or local folder")
     revision: str | None = param(
-        None, help="commit, tag or branch on the hub, or hash of a local folder's code; default: the newest"
+        None, help="commit, tag or branch on the hub, or hash of the code in a local folder; default: the newest"
     )
-    pretrained: bool = param(True, help="start from the model's weights; otherwise from random ones")
-    mask_id: int | None = param(None, help="id of the mask token; default: that of its tokenizer", ge=0)
+    pretrained: bool = param(True, help="whether to start from the model's weights instead of random weights")
+    mask_id: int | None = param(None, help="id of the mask token; default: the mask of the model's tokenizer", ge=0)
     shift: bool = param(
-        False, help="logits at a position predict the next token, as in a causal model used as a denoiser"
+        False, help="whether logits at a position predict the next token, as in a causal model used as a denoiser"
     )
     head: str = param(
-        "", help="name of the output layer, if the model does not declare it, such as `backbone.output_layer.linear`"
+        "", help="name of the output layer, such as `backbone.output_layer.linear`, if the model does not declare it"
     )
     dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="data type of the weights")
     checkpoint_activations: bool = param(
-        False, help="activation checkpointing: recompute each layer in the backward pass to save memory"
+        False, help="whether to recompute each layer in the backward pass to save memory (activation checkpointing)"
     )
-    trust_remote_code: bool = param(False, help="allow code by the model's author to run; see the text above")
-    config: str | None = param(None, help="the model's config.json, as text; default: filled in from the model")
+    trust_remote_code: bool = param(
+        False, help="run the code of the model's author, if ATAT_ZOO_TRUST_REMOTE_CODE=1 is also set"
+    )
+    config: str | None = param(
+        None, help="content of the model's config.json as a string; default: filled in from the model"
+    )
 
     def __attrs_post_init__(self) -> None:
         from atat_zoo_transformers.model_description import (
@@ -89,8 +94,8 @@ class TransformersBackbone(LoRABackbone):
             object.__setattr__(self, "config", json.dumps(config, sort_keys=True))
         try:
             foreign = is_foreign(self.settings)
-        except (ValueError, KeyError, TypeError) as error:  # JSON of another shape, or none
-            raise Unreadable(f"config is not a model's config.json: {error}; leave it out") from None
+        except (ValueError, KeyError, TypeError) as error:  # JSON with unexpected content, or no JSON
+            raise Unreadable(f"config is not the content of a config.json: {error}; leave config out") from None
         if foreign:
             refuse_untrusted(self.model, self.trust_remote_code, self.settings)
             object.__setattr__(self, "revision", pinned(self.model, self.revision))
@@ -115,7 +120,7 @@ class TransformersBackbone(LoRABackbone):
         return False
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a sequence that is too long, a mask that occurs in text, or an incompatible shift."""
+        """Yield a problem if sequences are too long, the mask occurs in text, or `shift` does not fit the objective."""
         from atat_zoo_transformers.model_description import ends_of, longest_of
 
         yield from LoRABackbone.check(self, experiment)
@@ -124,14 +129,14 @@ class TransformersBackbone(LoRABackbone):
         if self.shift and getattr(objective, "masks_attention", False):
             yield Problem(
                 "backbone.shift",
-                f"objective {objective.name!r} does not denoise a text as a whole, so a position cannot be predicted "
-                "from the one before it; set it to false",
+                f"objective {objective.name!r} does not denoise a text as a whole, so the previous position cannot "
+                "predict a token; set shift = false",
             )
         if denoises and special != "none" and self.mask_id in ends_of(self.settings):
             yield Problem(
                 "backbone.mask_id",
                 f"{self.mask_id} is BOS or EOS of {self.model}, which data.special_tokens = {special!r} "
-                'adds to the text; choose another token, or set data.special_tokens to "none"',
+                'adds to the text; choose a different token, or set data.special_tokens = "none"',
             )
         longest = longest_of(self.settings)
         if longest is not None and longest < experiment.data.length:
@@ -154,7 +159,7 @@ class TransformersBackbone(LoRABackbone):
         dtype: str | None,
         max_shard_size: str,
     ) -> None:
-        """Write the original model with the module's weights; the module cannot be used afterwards. See `Backbone`."""
+        """Write the original model with the module's weights, after which the module is unusable; see `Backbone`."""
         import torch
         from atat_zoo_checkpoints.hub.hub_tokenizer import padding_of
         from transformers import PreTrainedTokenizerFast
@@ -167,7 +172,9 @@ class TransformersBackbone(LoRABackbone):
             network.to(dtype and getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
             if tokenizer.library is not None:
                 spec = experiment.parts["tokenizer"]
-                special = getattr(spec.like or spec, "special_tokens", None) or {}  # of a run that began with another
+                special = (
+                    getattr(spec.like or spec, "special_tokens", None) or {}
+                )  # `like`: the tokenizer that a run started from
                 names = {key: name for key, name in special.items() if key in SPECIAL}
                 if padding := names.get("pad_token") or padding_of(tokenizer.library, names.get("eos_token")):
                     names["pad_token"] = padding
@@ -179,7 +186,7 @@ class TransformersBackbone(LoRABackbone):
         """Return the network; see `Backbone`.
 
         Raises:
-            UserError: if the model's weights are missing, incomplete, or do not fit the tokenizer.
+            UserError: if the model's weights are missing or incomplete, or do not match the tokenizer.
         """
         from atat_zoo_transformers.transformers_module import built
 
@@ -187,21 +194,21 @@ class TransformersBackbone(LoRABackbone):
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
-        """Return whether the library supports a model; one with its own code must be chosen by `backbone.use`."""
+        """Return whether the library supports a model; a model with its own code must be chosen with `backbone.use`."""
         from atat_zoo_transformers.model_description import is_foreign
 
         return "model_type" in config and not is_foreign(config)
 
     @classmethod
     def import_table(cls, published: Published, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the tables of a model's experiment; see `Backbone`."""
+        """Return the experiment tables for a model; see `Backbone`."""
         from atat_zoo_transformers.model_description import config_of, longest_of
 
         model, revision = published.model, published.revision
-        # RoBERTa's 514 positions are for 512 tokens.
+        # A power of 2, because RoBERTa has 514 positions for 512 tokens.
         longest = 1 << ((longest_of(config_of(model, revision)) or _LENGTH).bit_length() - 1)
         of = {"use": cls.name, "model": model} | ({"revision": revision} if revision else {})
-        # The revision is of this model, and not of another whose tokenizer it takes.
+        # The revision does not apply to a different model that only provides the tokenizer.
         own = said.get("tokenizer", {})
         text = {"use": "transformers"} if "model" in own else of
         table = {"backbone": of, "tokenizer": text, "data": {"length": min(longest, _LENGTH)}}
@@ -213,5 +220,5 @@ class TransformersBackbone(LoRABackbone):
         return table
 
     def imported(self, module: Any, published: Published) -> TransformersBackbone:
-        """Return the backbone of a run, which from now on owns the weights that were read when it was built."""
+        """Return the backbone for an imported run, which no longer loads the model's weights."""
         return attrs.evolve(self, pretrained=False)

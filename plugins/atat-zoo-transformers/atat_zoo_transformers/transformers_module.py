@@ -1,4 +1,7 @@
-"""The network of `transformers`. B sequences, L tokens, C cached ones, D width, V predictable tokens."""
+"""The network of the backbone `transformers`.
+
+Shapes: B sequences, L tokens, D width, V predictable tokens.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +33,25 @@ if TYPE_CHECKING:
     from atat_zoo.modeling.backbones.cache import Cache
     from atat_zoo.registry import Context
 
-# What is never predicted: no probability beside it is as small in any precision, and its product with one is finite.
+# Logit of a token that is never predicted: its probability is 0 in every precision, and products with it are finite.
 _NEVER = -1e4
 _AUTO = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
-_PROBED = 8  # tokens by which the split is checked
-_LOUDER = 128  # times what the last layer reads there: a soft cap of the logits does little to those of small weights
-_REFUSES = "model = {model!r} cannot compute logits as a denoiser ({first}); choose another model"
+_PROBED = 8  # number of tokens with which the split is checked
+_LOUDER = 128  # factor on the last layer's input in this check, because a soft cap hardly changes small logits
+_REFUSES = "model = {model!r} cannot compute logits as a denoiser ({first}); choose a different model"
 
 _joined: ContextVar[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None] = ContextVar("joined", default=None)
 
 
 def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
-    """Return torch's attention under the given mask only, over this layer's and cached keys and values."""
+    """Return torch's attention over the layer's keys and values and cached ones, restricted only by the mask."""
     if (join := _joined.get()) is not None:
         key, value = join(key, value)
     return sdpa_attention_forward(module, query, key, value, mask, **{**options, "is_causal": False})
 
 
 def _mask(*args: Any, **options: Any) -> Any:
-    """Return the mask of a layer in full, because a missing mask means full attention."""
+    """Return the full attention mask of a layer, because a missing mask means full attention."""
     return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
 
 
@@ -59,7 +62,7 @@ AttentionMaskInterface.register(ATTENTION, _mask)
 
 @contextmanager
 def _with(cache: Cache | None) -> Iterator[None]:
-    """Join the keys and values of each layer with a cache during a forward pass."""
+    """Join the keys and values of each layer with those in a cache during a forward pass."""
     if cache is None:
         yield
         return
@@ -83,9 +86,9 @@ def built(
     head: str,
     dtype: str,
     checkpoint_activations: bool,
-    **others: Any,  # of the specification alone
+    **others: Any,  # parameters that the network does not use
 ) -> TransformersModule:
-    """Return the module: with the model's weights in a training, and otherwise ready to load saved ones.
+    """Return the module, with the model's weights in a training run, and otherwise ready to load saved weights.
 
     Raises:
         UserError: see `TransformersBackbone.build`.
@@ -98,14 +101,14 @@ def built(
             config = transformers.AutoConfig.from_pretrained(model, **pinned)
             names: Any = settings.get("auto_map", {})
             auto = next((name for name in _AUTO if name in names), _AUTO[-1])
-            # The code of the same revision as the weights: that is what was read.
+            # Load the code from the same revision as the weights, which is the code that the user reviewed.
             kind: Any = get_class_from_dynamic_module(names[auto], model, revision=revision)
             fresh = kind._from_config
         else:
             config = transformers.AutoConfig.for_model(**settings)
             kind = getattr(transformers, _AUTO[0] if config.model_type in MASKED else _AUTO[1])
             fresh = kind.from_config
-            # Or the library asks on the terminal, where it has no class of this kind and the model has code.
+            # Otherwise the library prompts on the terminal if the model has its own code for a class that it lacks.
             options |= {"attn_implementation": ATTENTION, "trust_remote_code": False}
         rates = dropouts(config.to_dict())
         for key in rates:
@@ -114,7 +117,7 @@ def built(
             published = Published(model, revision)
             files = published.weights if published.file(WEIGHTS) or published.file(INDEX) else {}
             layers = getattr(config, "num_hidden_layers", 0)
-            if files and isinstance(layers, int) and layers > len(files):  # which would be built one by one
+            if files and isinstance(layers, int) and layers > len(files):  # refuse before building them one by one
                 raise UserError(
                     f"{model} has {len(files)} weights, too few for the {layers} layers in its config.json; "
                     "download the model again"
@@ -125,14 +128,14 @@ def built(
                 config=config,
                 use_safetensors=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are named below
+                ignore_mismatched_sizes=True,  # reported below
                 **options,
             )
             _refuse_strange(network, report, files, model)
         else:
             network = fresh(config, **options)
     for each in network.modules():
-        if isinstance(each, nn.Dropout):  # of a rate that its code has, or a configuration within
+        if isinstance(each, nn.Dropout):  # rates that are set in code or in a nested configuration
             each.p = 0.0
     return TransformersModule(
         network.eval(),
@@ -149,18 +152,19 @@ def built(
 
 
 def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], model: str) -> None:
-    """Raise a `UserError` if weights do not match the configuration or are not floating-point numbers."""
+    """Raise a `UserError` if weights do not match the configuration or have an unsupported type."""
     prefix = f"{network.base_model_prefix}."
     named = dict(network.named_parameters())
-    # The library would draw these at random and go on.
+    # The library would silently initialise these at random.
     if missing := sorted(report["missing_keys"]):
         if any(name.startswith(prefix) for name in missing):
-            why = "; download it again, or correct its config.json"
+            why = "; download the model again, or correct its config.json"
         else:
             why = ", so it has no language-model head; choose a model that predicts tokens"
             if [named.get(name) for name in missing] == [network.get_output_embeddings().weight]:
                 why += ", or set tie_word_embeddings to true in its config.json if the embedding is its head"
-        raise UserError(f"backbone.model: {model!r} lacks the weights {missing[0]} ({len(missing)} in all){why}")
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(f"backbone.model: {model!r} lacks the weight {missing[0]}{more}{why}")
     shapes = [
         f"{name} has the shape {list(found)} instead of {list(own)}"
         for name, found, own in sorted(report["mismatched_keys"])
@@ -172,19 +176,17 @@ def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], mode
     if getattr(network.config, "tie_word_embeddings", False) and last is not None and first.weight is not last.weight:
         pair = " and ".join(name for name, weight in named.items() if weight is first.weight or weight is last.weight)
         raise UserError(
-            f"{model}: tie_word_embeddings = true in its config.json, but {pair} differ; set it to false there"
+            f"{model}: config.json has tie_word_embeddings = true, but {pair} differ; set tie_word_embeddings = false"
         )
     for name, weight in files.items():
         if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
-            raise UserError(
-                f"{model}: {name} has the type {weight.dtype}, not a floating-point type; download the model again"
-            )
+            raise UserError(f"{model}: {name} has the unsupported type {weight.dtype}; download the model again")
     for name, weight in named.items():
         refuse_not_finite(name, weight, model)
 
 
 def dropouts(settings: dict[str, Any]) -> dict[str, float]:
-    """Return the dropout rates in a model's configuration by key: `hidden_dropout_prob`, `attn_pdrop`, …."""
+    """Return a dict from key (`hidden_dropout_prob`, `attn_pdrop`, …) to dropout rate for a model's configuration."""
     named = {key: value for key, value in settings.items() if re.search("dropout|pdrop|layerdrop", key)}
     return {key: value for key, value in named.items() if isinstance(value, float)}
 
@@ -196,7 +198,7 @@ def first_position(network: nn.Module) -> int:
 
 
 class TransformersModule(nn.Module):
-    """Network from tokens [B, L] to the input of a model's last layer, [B, L, D]; `head` is that layer."""
+    """Network that maps tokens [B, L] to the input [B, L, D] of a model's last layer, which is `head`."""
 
     reads_time = False
     takes_cache = True
@@ -216,7 +218,7 @@ class TransformersModule(nn.Module):
         foreign: bool,
     ) -> None:
         super().__init__()
-        self.rates = rates  # of dropout, as the model has them
+        self.rates = rates  # the model's dropout rates
         V, length = context.vocabulary_size, context.length
         size = int(getattr(network.config, "vocab_size", 0))
         refuse_without_row(context, size, model)
@@ -226,11 +228,13 @@ class TransformersModule(nn.Module):
         self.causal = not foreign and network.config.model_type not in MASKED
         self.first = first_position(network)
         if longest is not None and length > longest - self.first:
-            raise UserError(f"data.length = {length} exceeds the {longest - self.first} tokens of {model}; lower it")
+            raise UserError(f"data.length = {length} exceeds the maximum {longest - self.first} of {model}; lower it")
         self.asks: dict[str, Any] = {}
         if self.causal:
             self.asks = {"use_cache": False}
-        elif "timesteps" in inspect.signature(network.forward).parameters:  # MDLM's code wants a time that it ignores
+        elif (
+            "timesteps" in inspect.signature(network.forward).parameters
+        ):  # MDLM's code requires a time that it ignores
             self.asks = {"timesteps": None}
         if checkpoint_activations:
             network.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
@@ -238,20 +242,20 @@ class TransformersModule(nn.Module):
         self.network = network
         with reading(model, _REFUSES), torch.no_grad():
             self._split(network, head)
-            # Where the mask only starts a text, its column is the model's own prediction of a token: its EOS, in GPT-2.
+            # If the mask only starts a text, its column is the model's prediction of that token, such as GPT-2's EOS.
             self.head.never = None if context.shifted or self.mask_id >= V else self.mask_id
-            # Older code of the library, and that of others, attends without asking for a mask.
+            # Older code in the library and code from other authors may ignore the attention mask.
             self.attends = self._obeys()
         if self.causal and not self.attends:
             raise UserError(
-                f"{model} reads from left to right, and its code in this version of transformers accepts no other "
-                "attention mask; choose another model"
+                f"{model} reads from left to right, and its code in this version of transformers does not accept a "
+                "different attention mask; choose a different model"
             )
         self.register_state_dict_post_hook(_once)
         self.register_load_state_dict_pre_hook(_again)
 
     def _split(self, network: Any, head: str) -> None:
-        """Split the last layer off a network, and check that nothing follows it."""
+        """Split the last layer off a network, and check that its output is the logits."""
         probe = torch.arange(min(_PROBED, self.V))[None]
         self.layer, decoder = _last_layer(network, self.model, head)
         louder = decoder.register_forward_pre_hook(lambda _, hidden: _LOUDER * hidden[0])
@@ -262,16 +266,16 @@ class TransformersModule(nn.Module):
         self.head = Head(decoder, self.V)
         try:
             same = torch.allclose(decoder(_LOUDER * self.ask(probe)), whole, rtol=1e-3, atol=1e-4 * _LOUDER)
-        except (RuntimeError, AttributeError):  # of other shapes, or the weights are read beside the layer
+        except (RuntimeError, AttributeError):  # different shapes, or code that uses the layer's weights directly
             same = False
         if not same:
             raise UserError(
                 f"backbone.head: the logits of {self.model} are not the output of its layer {self.layer!r}; name the "
-                "layer that computes them, or choose another model"
+                "layer that computes the logits, or choose a different model"
             )
 
     def _obeys(self) -> bool:
-        """Return whether attention follows a mask: the last token has an effect under a full mask only."""
+        """Return whether attention follows a mask, so that the last token has an effect only under a full mask."""
         probe = torch.arange(min(_PROBED, self.V))
         texts = torch.stack([probe, torch.cat([probe[:-1], probe[:1]])])
         full = torch.ones(1, 1, len(probe), len(probe), dtype=torch.bool)
@@ -286,22 +290,22 @@ class TransformersModule(nn.Module):
 
     @property
     def embedding(self) -> Embedding:
-        """Embedding with the model's own mask; see `BackboneModule`."""
+        """Embedding of the zoo's tokens; see `BackboneModule`."""
         return Embedding(self)
 
     def own(self, tokens: Tensor) -> Tensor:
-        """Return tokens with the model's own id of the mask."""
+        """Return tokens with the model's id for the mask in place of the zoo's."""
         return torch.where(tokens == self.V, self.mask_id, tokens)
 
     @property
     def twice(self) -> dict[str, str]:
-        """Second names of tied weights, each with the first name, as safetensors saves them."""
+        """Dict from the second name of each tied weight to the first name, under which safetensors saves it."""
         named: dict[Tensor, str] = {}
         pairs = [(named.setdefault(p, name), name) for name, p in self.named_parameters(remove_duplicate=False)]
         return {name: first for first, name in pairs if name != first}
 
     def ask(self, tokens: Tensor, **options: Any) -> Tensor:
-        """Return the network's output for tokens, [B, L, …]."""
+        """Return the network's output [B, L, …] for tokens [B, L]."""
         asks = dict(self.asks)
         if "timesteps" in asks:
             asks["timesteps"] = torch.zeros(len(tokens), device=tokens.device)
@@ -319,15 +323,15 @@ class TransformersModule(nn.Module):
     ) -> Tensor:
         """See `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
-            raise ValueError("with a cache, pass the positions, and the attention as a mask")
+            raise ValueError("with a cache, pass positions, and attention as a mask")
         if self.shift and (
             attention is not None or cache is not None
-        ):  # the position before is not what was read before
+        ):  # the previous position is not the previous token of the text
             raise UserError(
-                f"backbone.shift: this objective gives {self.model} only a part of the text; set it to false"
+                f"backbone.shift: this objective passes only a part of the text to {self.model}; set shift = false"
             )
         if not self.attends and (attention is not None or cache is not None):
-            raise UserError(f'{self.model} does not support other attention masks; set objective.use = "mdlm"')
+            raise UserError(f'{self.model} does not support custom attention masks; set objective.use = "mdlm"')
         options: dict[str, Any] = {}
         B, L = tokens.shape
         if positions is not None or self.first:
@@ -345,9 +349,9 @@ class TransformersModule(nn.Module):
 
 
 class Head(nn.Module):
-    """Last layer of a model, from its input [..., D] to logits of V tokens, [..., V], without the model's mask.
+    """Last layer of a model, which maps its input [..., D] to logits [..., V] and never predicts the model's mask.
 
-    It is not an `nn.Linear`, because optimizers could treat its weights as those of an inner layer.
+    The class is not an `nn.Linear`, because optimizers could treat its weights like those of an inner layer.
     """
 
     never: int | None = None  # the model's own mask
@@ -360,40 +364,40 @@ class Head(nn.Module):
         """Return the logits."""
         logits = F.linear(hidden, self.weight, self.bias)[..., : self.V]
         if self.never is not None:
-            logits[..., self.never] = _NEVER  # in place: they are large, and nobody else's
+            logits[..., self.never] = _NEVER  # in place, because the logits are large
         return logits
 
     def layer(self) -> nn.Linear:
-        """Return the layer in the model's own form."""
+        """Return the layer as the `nn.Linear` of the original model."""
         layer = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=False, device="meta")
         layer.weight, layer.bias = self.weight, self.bias
         return layer
 
 
 class Embedding(nn.Module):
-    """Embedding of a model for the zoo's ids 0 … V; it shares the network's weights, which are not saved twice."""
+    """Embedding of a model for the zoo's ids 0 … V, which shares the network's weights without saving them twice."""
 
     def __init__(self, module: TransformersModule) -> None:
         super().__init__()
-        self.of = [module]  # in a list, so that it is no part of it
+        self.of = [module]  # in a list, so that the module is not a submodule
         self.num_embeddings = module.V + 1
         self.weight = module.head.weight
         self.embedding_dim = self.weight.shape[1]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return [B, L, D] for tokens [B, L]."""
+        """Return the embeddings [B, L, D] of tokens [B, L]."""
         found: Tensor = self.of[0].network.get_input_embeddings()(self.of[0].own(tokens))
         return found
 
 
 def _last_layer(network: Any, model: str, head: str) -> tuple[str, nn.Linear]:
-    """Return the layer that computes the logits, and its name."""
+    """Return the name of the layer that computes the logits, and the layer."""
     layer = dict(network.named_modules()).get(head) if head else network.get_output_embeddings()
     name = next((name for name, module in network.named_modules() if module is layer and name), None)
     if name is None or not isinstance(layer, nn.Linear):
         known = ", ".join(name for name, module in network.named_modules() if isinstance(module, nn.Linear))
         raise UserError(
-            f"backbone.head: {model} has no layer {head!r} that computes its logits; use one of its linear layers, "
+            f"backbone.head: {model} has no linear layer {head!r}; name the linear layer that computes the logits, "
             f"such as {known[-200:]}"
         )
     return name, layer
@@ -411,7 +415,7 @@ def _again(module: TransformersModule, state: dict[str, Any], prefix: str, *_: A
 
 
 def restored(module: TransformersModule) -> Any:
-    """Return the model in the library's form; the module cannot be used afterwards."""
+    """Return the original model with the module's weights; the module cannot be used afterwards."""
     network = module.network
     parent, _, name = module.layer.rpartition(".")
     network.get_submodule(parent).register_module(name, module.head.layer())

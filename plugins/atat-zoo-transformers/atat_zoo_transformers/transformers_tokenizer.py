@@ -1,4 +1,4 @@
-"""The tokenizer `transformers`: that of a model."""
+"""The tokenizer `transformers`: the tokenizer of a published model."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 class TransformersTokenizer(Tokenizer):
     """Tokenizer of a model from the Hugging Face hub or a folder, with the model's own ids.
 
-    BOS and EOS are the tokens around a text: [CLS] and [SEP] of BERT, or the tokens of these names. The zoo's mask is
-    V, the largest id plus one, and the backbone `transformers` replaces it by the model's own. The name of an added
-    token in a text is plain text. Byte-level vocabularies restore every byte of a text. Word pieces restore its words,
-    in lower case if the model is uncased, and give unknown characters as the unknown token.
+    BOS and EOS are the tokens around a text: the model's [CLS] and [SEP], or its BOS and EOS tokens. The zoo's mask is
+    V, the largest id plus one, which the backbone `transformers` replaces with the model's own mask. If a text contains
+    the name of an added token, the name is encoded as plain text. Byte-level vocabularies restore every byte of a text.
+    Word pieces restore its words, in lower case if the model is uncased, and decode unknown characters as the unknown
+    token.
 
-    Dialogues use the model's chat template; the text of a message contains no added tokens.
+    Dialogues use the model's chat template, and the text of a message is never encoded as added tokens.
 
-    `special_tokens`, `sha256` and `chat_template` are filled in from the model, so that a run no longer needs it.
+    `special_tokens`, `sha256` and `chat_template` are filled in from the model, so that a run does not depend on it.
     """
 
     name = "transformers"
-    summary = "the tokenizer of a model on the Hugging Face hub or in a local folder"
+    summary = "tokenizer of a model on the Hugging Face hub or in a local folder"
     refs = ("https://huggingface.co/docs/transformers",)
 
     model: str = param(help="model name on the hub, or local folder")
     revision: str | None = param(None, help="commit, tag or branch on the hub; default: main")
     special_tokens: dict[str, str] | None = param(
-        None, help="special tokens: bos_token, cls_token, …; default: filled in from the model"
+        None, help="names of the special tokens bos_token, cls_token, …; default: filled in from the model"
     )
     sha256: str | None = param(None, help="SHA-256 of tokenizer.json; default: filled in from the model")
     chat_template: str | None = param(
@@ -56,7 +57,7 @@ class TransformersTokenizer(Tokenizer):
 
     @property
     def ends(self) -> dict[str, str | None]:
-        """Names of BOS and EOS."""
+        """Names of the BOS and EOS tokens."""
         names = self.special_tokens or {}
         return {
             "bos": names.get("cls_token", names.get("bos_token")),
@@ -74,8 +75,8 @@ class TransformersTokenizer(Tokenizer):
         library = tokenizer_of(self.model, self.revision).library
         if _digest(library.to_str()) != self.sha256:
             raise Unreadable(
-                f"tokenizer.model: {self.model!r} has another tokenizer than when this experiment was resolved; "
-                "resolve it again, or set tokenizer.revision to the earlier one"
+                f"tokenizer.model: the tokenizer of {self.model!r} has changed since this experiment was resolved; "
+                "resolve the experiment again, or set tokenizer.revision to the earlier revision"
             )
         return self._model(library)
 
@@ -91,7 +92,7 @@ class TransformersTokenizer(Tokenizer):
         return self.chat_template
 
     def identity(self) -> dict[str, Any]:
-        """Return the table without the chat template, which does not change the tokens of a text."""
+        """Return the parameters without the chat template, which does not change the tokens of a text."""
         return {key: value for key, value in unstructure(self).items() if key != "chat_template"}
 
     def _model(self, library: Any) -> TokenizerModel:
@@ -103,7 +104,7 @@ class TransformersTokenizer(Tokenizer):
         return ChatModel(library, **self.ends, template=self.chat_template, names=self.special_tokens or {})
 
     def fingerprint(self) -> str:
-        """Return the hash of the tokenizer's file, because another file gives other shards."""
+        """Return the hash of the tokenizer's file, because a different file produces different shards."""
         assert self.sha256 is not None
         return self.sha256
 

@@ -92,7 +92,8 @@ def test_an_imported_model_is_trained_by_lora_and_exported_merged(name, tmp_path
 def test_an_import_itself_is_not_by_lora(tmp_path):
     small("bert", tmp_path / "model")
     with pytest.raises(
-        UserError, match=r"backbone\.lora_rank: an import does not train; leave it out, and set it in a"
+        UserError,
+        match=r"backbone\.lora_rank: an import does not train LoRA matrices; leave lora_rank out, and set it in a",
     ):
         import_model(str(tmp_path / "model"), tmp_path / "run", ["data.length=16", "backbone.lora_rank=4"])
     assert not (tmp_path / "run").exists()

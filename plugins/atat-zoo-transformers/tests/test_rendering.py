@@ -106,7 +106,7 @@ _WRONG = {
     + "{% endfor %}" * 40: "refuses a dialogue: SyntaxError: too many statically nested blocks",
     "{{ '\ud800' }}": "refuses a dialogue: UnicodeEncodeError: ",
     "": "changes, repeats, reorders or omits the text of a message",
-    **dict.fromkeys(ENDLESS.values(), "does not end, is too long or creates too much text; pass another with"),
+    **dict.fromkeys(ENDLESS.values(), "does not end, is too long or creates too much text; pass a different"),
 }
 
 
@@ -139,7 +139,7 @@ def test_a_wrong_template_is_a_sentence_in_any_thread(monkeypatch, template):
     assert isinstance(error, UserError), error
     assert str(error).startswith("the chat template of the tokenizer " + _WRONG[template])
     assert "\n" not in str(error)
-    assert str(error).endswith("pass another with tokenizer.chat_template")
+    assert str(error).endswith("pass a different template with tokenizer.chat_template")
     assert most < 64 << 20
     assert time.thread_time() - started < 5
 
@@ -155,11 +155,14 @@ def test_a_long_dialogue_has_room():
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (7, "has a chat template that is not a text, 7; correct chat_template in its tokenizer_config"),
-        (True, "has a chat template that is not a text, True; correct"),
-        ({"default": 7}, "has a chat template that is not a text, 7; correct"),
-        ("\ud800", "has a chat template that is not a text, '.ud800'; correct"),
-        ({"rag": "a", "tool_use": "b"}, "has the chat templates 'rag', 'tool_use' and no 'default'; pass one"),
+        (7, "has an invalid chat template, 7; correct chat_template in its tokenizer_config"),
+        (True, "has an invalid chat template, True; correct"),
+        ({"default": 7}, "has an invalid chat template, 7; correct"),
+        ("\ud800", "has an invalid chat template, '.ud800'; correct"),
+        (
+            {"rag": "a", "tool_use": "b"},
+            "has the chat templates 'rag', 'tool_use', but none is named 'default'; pass one",
+        ),
     ],
 )
 def test_a_template_that_cannot_be_taken_is_refused(tmp_path, template, message):

@@ -77,5 +77,5 @@ def test_the_hash_of_a_folder_is_of_its_code_and_of_where_this_stands(tmp_path):
     (tmp_path / "inner" / "b.py").write_text("2")
     fourth = pinned(str(tmp_path), None)
     assert len({first, second, third, fourth}) == 4
-    with pytest.raises(Unreadable, match=r"does not match the code .* which has changed; read the code, and leave"):
+    with pytest.raises(Unreadable, match=r"does not match the code .* which has changed; review the code, and leave"):
         pinned(str(tmp_path), first)

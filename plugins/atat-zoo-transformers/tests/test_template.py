@@ -206,7 +206,7 @@ def test_a_template_that_tells_by_text_who_speaks_is_for_trusted_messages(spec, 
     model = with_template(spec, template)
     names = {"u": "user", "t": "tool", "a": "assistant"}
     chat = [{"role": names[role], "content": "a"} for role in roles]
-    with pytest.raises(UserError, match=r"by text that a message may contain; put special tokens between messages"):
+    with pytest.raises(UserError, match=r"with text that a message may contain; put special tokens between messages"):
         prompt_ids(model, chat)
     assert prompt_ids(model, chat, trusted=True)
 
@@ -242,7 +242,8 @@ def test_a_message_without_content_may_be_left_out(spec):
 def test_an_answer_behind_changed_text_is_refused(spec):
     model = with_template(spec, "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(
-        UserError, match="changes the text before message 2, which then has no tokens of its own; remove"
+        UserError,
+        match="the text before message 2 when messages follow, so the tokens of its answer cannot be determined",
     ):
         model.chat([Message("user", "a"), Message("assistant", "c"), Message("user", "d")])
 

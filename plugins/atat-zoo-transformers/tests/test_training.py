@@ -143,7 +143,7 @@ def foreign(tmp_path, request, monkeypatch):
     ("asked", "environment", "message"),
     [
         ([], "1", "runs its author's code.* set trust_remote_code = true"),
-        (["backbone.trust_remote_code=true"], "0", f"would run code of the author.* set {TRUST}=1"),
+        (["backbone.trust_remote_code=true"], "0", f"runs code from the author.* set {TRUST}=1"),
     ],
 )
 def test_code_of_others_runs_only_if_both_agree(foreign, asked, environment, message, monkeypatch, tmp_path):
@@ -181,7 +181,7 @@ def test_a_model_with_its_own_code_writes_text_once_it_is_trusted(foreign, monke
     with torch.no_grad():
         wanted = own(ids, **({"timesteps": torch.zeros(2)} if auto == "AutoModelForMaskedLM" else {})).logits
         assert (backbone.head(backbone(ids)) - wanted)[..., predicted].abs().max() < 1e-5
-    with pytest.raises(UserError, match="does not support other attention masks"):
+    with pytest.raises(UserError, match="does not support custom attention masks"):
         backbone(ids, attention="causal")
     monkeypatch.delenv(TRUST)
     with pytest.raises(UserError, match=f"set {TRUST}=1"):
@@ -214,7 +214,7 @@ def test_code_of_another_repository_does_not_run(foreign, monkeypatch):
     monkeypatch.setenv(TRUST, "1")
     path = foreign / "config.json"
     path.write_text(path.read_text().replace("diff.DiffConfig", "other/code--diff.DiffConfig"))
-    with pytest.raises(UserError, match="runs code from another repository, other/code"):
+    with pytest.raises(UserError, match="runs code from a different repository, other/code"):
         TransformersBackbone(model=str(foreign), trust_remote_code=True)
 
 

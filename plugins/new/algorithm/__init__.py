@@ -9,15 +9,15 @@ from atat_zoo.registry import component, hookimpl
 if TYPE_CHECKING:
     from composer import Algorithm
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderAlgorithm:
-    """Gradient centralisation: subtracts the mean from the gradient of each output unit's weights."""
+    """Gradient centralisation, which subtracts the mean from the gradient of each output unit's weights."""
 
     name = "placeholder"
-    summary = "centres the gradient of each output unit of a matrix"
+    summary = "subtracts the mean from the gradient of each output unit's weights"
     refs = ("arXiv:2004.01461",)
 
     def build(self) -> Algorithm:
@@ -29,5 +29,5 @@ class PlaceholderAlgorithm:
 
 @hookimpl
 def atat_zoo_algorithm() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderAlgorithm]

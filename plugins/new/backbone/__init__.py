@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry import Context
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
@@ -19,7 +19,7 @@ class PlaceholderBackbone:
     """Layers that average the values of all tokens, with learned weights per distance up to `reach`."""
 
     name = "placeholder"
-    summary = "mixes tokens by fixed functions of their distance"
+    summary = "mixes tokens with learned weights that depend only on their distance"
     refs = ("arXiv:2105.14103",)
     reads_time: ClassVar[bool] = False
 
@@ -36,5 +36,5 @@ class PlaceholderBackbone:
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderBackbone]

@@ -1,4 +1,4 @@
-"""The network. B sequences, L tokens, D width, V predictable tokens."""
+"""The network. Shapes: B sequences, L tokens, D width, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Network(nn.Module):
-    """Network from tokens [B, L] to hidden states [B, L, D]; `head` maps them to logits [..., V]."""
+    """Network that maps tokens [B, L] to hidden states [B, L, D], which `head` maps to logits [..., V]."""
 
     reads_time = False
 
@@ -41,7 +41,7 @@ class Network(nn.Module):
 
 
 class Layer(nn.Module):
-    """Average over the visible tokens and a feed-forward network, each with a residual connection."""
+    """Average over visible tokens followed by a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, reach: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, h: Tensor, distance: Tensor, seen: Tensor) -> Tensor:
-        """Return h [B, L, D] after the layer; distance (int64, from 0) and seen (bool) are [L, L] or [B, L, L]."""
+        """Return the updated h [B, L, D]; `distance` (int64, from 0) and `seen` (bool) are [L, L] or [B, L, L]."""
         share = self.weight[distance].masked_fill(~seen, -torch.inf).softmax(-1)
         h = h + share.to(h.dtype) @ self.value(self.norm(h))
         added: Tensor = self.mlp(h)

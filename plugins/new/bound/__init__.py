@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.likelihood_bounds import WeightedMask
     from atat_zoo.modeling.noise import Noise
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderBound:
-    """Draws k of n tokens with weight n/k, then n + 1 − k tokens from the other end of the same order.
+    """Masks the first k of n tokens in a random order with weight n/k, then the last n + 1 − k tokens of that order.
 
-    Each draw has the distribution of `exact_k`; a pair covers a sequence more evenly than two independent draws.
+    Each draw has the distribution of `exact_k`, but a pair covers a sequence more evenly than independent draws.
     """
 
     name = "placeholder"
@@ -31,7 +31,7 @@ class PlaceholderBound:
     follows_noise: ClassVar[bool] = False
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield masks with their weights as a function of the keys, int64 [B]; maskable is bool [B, L]."""
+        """Yield masks and weights, which are functions of the keys, int64 [B], given maskable, bool [B, L]."""
         import torch
 
         from atat_zoo.diffusion.likelihood_bounds import WeightedMask, uniform_order
@@ -51,5 +51,5 @@ class PlaceholderBound:
 
 @hookimpl
 def atat_zoo_bound() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderBound]

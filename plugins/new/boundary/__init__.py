@@ -10,19 +10,19 @@ from atat_zoo.registry import component, hookimpl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderBoundary:
-    """Starts a document at each line without leading white space, as in a dictionary."""
+    """Starts a document at each line without leading white space, as for the entries in a dictionary."""
 
     name = "placeholder"
     summary = "one document per unindented line and the indented lines after it"
     refs = ()
 
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """Yield the documents of a file; raise a `MemoryError` for a document of more than `most` characters."""
+        """Yield the documents in a file, or raise a `MemoryError` if a document has more than `most` characters."""
         waiting: list[str] = []
         size = 0
         for line in iter(partial(file.readline, most + 1), ""):
@@ -38,5 +38,5 @@ class PlaceholderBoundary:
 
 @hookimpl
 def atat_zoo_boundary() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderBoundary]

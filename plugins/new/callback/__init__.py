@@ -9,7 +9,7 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from composer import Callback
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
@@ -31,5 +31,5 @@ class PlaceholderCallback:
 
 @hookimpl
 def atat_zoo_callback() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderCallback]

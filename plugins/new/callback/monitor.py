@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WeightMonitor(Callback):
-    """Logs the norm at the end of every n-th step; it has no state."""
+    """Callback without state that logs the norm at the end of every n-th step."""
 
     def __init__(self, every: int) -> None:
         self.every = every

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
     from atat_zoo.data.tokenizers import TokenizerModel
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderClassifier:
-    """p(class | z) = σ(s · (f − c)), where f is the number of the given letters per visible token."""
+    """p(class | z) = σ(s · (f − c)), where f is how often the given letters occur per visible token."""
 
     name = "placeholder"
-    summary = "classifies texts by the frequency of given letters"
+    summary = "classifies texts by the frequency of certain letters"
     refs = ()
 
     letters: str = param("e", help="letters to count")
     sharpness: float = param(4.0, help="s, steepness", ge=0)
-    centre: float = param(0.2, help="c, letters per token at which the probability is 0.5")
+    centre: float = param(0.2, help="number of letters per token at which the probability is 0.5, c")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> Callable[[Tensor], Tensor]:
-        """Return a function from z, int64 [M, L], to log p(class | z), float32 [M]; a mask (id V) has no letters."""
+        """Return a function from z, int64 [M, L], to log p(class | z), float32 [M]; masks (id V) have no letters."""
         import torch
 
         each = [tokenizer.decode([i]) for i in range(tokenizer.vocabulary_size)]
@@ -44,5 +44,5 @@ class PlaceholderClassifier:
 
 @hookimpl
 def atat_zoo_classifier() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderClassifier]

@@ -1,4 +1,4 @@
-"""A corpus of multiplication tables, which needs no files."""
+"""A corpus of multiplication tables that does not need files."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
     from atat_zoo.data import Split
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderCorpus(Corpus):
-    """Document i is the table of i, one product per line; a tenth is validation data and a tenth test data."""
+    """Multiplication tables, one document per number; one tenth is for validation and one tenth for testing."""
 
     name = "placeholder"
     summary = "multiplication tables, one per document"
     refs = ()
 
-    tables: int = param(200, help="number of tables over all splits", ge=10)
+    tables: int = param(200, help="number of tables in all splits together", ge=10)
     columns: int = param(10, help="products per table", ge=1)
 
     def documents(self, split: Split) -> Iterator[str]:
-        """Yield the tables of a split."""
+        """Yield the tables in a split."""
         if split not in ("train", "validation", "test"):
             raise ValueError(f"unknown split {split!r}")
         for i in range(self.tables):
@@ -41,5 +41,5 @@ class PlaceholderCorpus(Corpus):
 
 @hookimpl
 def atat_zoo_corpus() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderCorpus]

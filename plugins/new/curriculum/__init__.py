@@ -1,4 +1,4 @@
-"""A curriculum from the beginning of a sequence to all of it."""
+"""A curriculum that begins with the first tokens of a sequence."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.registry import Context
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderCurriculum:
-    """Weights the loss at position i by exp(−s·i/L); s falls linearly to 0 over the training."""
+    """Multiplies the loss at position i by exp(−s·i/L), where s decreases linearly to 0 during training."""
 
     name = "placeholder"
-    summary = "higher loss weights for the first tokens of a sequence, early in training"
+    summary = "gives higher loss weights to the first tokens of a sequence early in training"
     refs = ()
 
     sharpness: float = param(
@@ -36,7 +36,7 @@ class PlaceholderCurriculum:
         return "beginnings" if progress < 1 else "all"
 
     def weights(self, masked: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
-        """Return c, float32 [B, L]: positive, with mean 1 over the maskable tokens of each row."""
+        """Return positive loss weights c, float32 [B, L], with mean 1 over the maskable tokens in each sequence."""
         import torch
 
         maskable = masked.maskable
@@ -50,5 +50,5 @@ class PlaceholderCurriculum:
 
 @hookimpl
 def atat_zoo_curriculum() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderCurriculum]

@@ -1,4 +1,4 @@
-"""An importance estimator without parameters: repeated tokens are less important."""
+"""An importance estimator without parameters, for which repeated tokens are less important."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry import Context
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderEstimator:
-    """Importance as the inverse of a token's frequency in its row."""
+    """Importance that is the inverse of a token's frequency in its sequence."""
 
     name = "placeholder"
     summary = "tokens that are frequent in the sequence are less important"
@@ -34,5 +34,5 @@ class PlaceholderEstimator:
 
 @hookimpl
 def atat_zoo_estimator() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderEstimator]

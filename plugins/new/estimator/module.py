@@ -1,4 +1,4 @@
-"""The module of the estimator. B rows, L tokens, D the backbone's width."""
+"""The module of the estimator. Shapes: B sequences, L tokens, D width of the backbone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guidance that penalises repetition."""
+"""Guidance that penalises repetition."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.text_generator import TextGenerator
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderGuidance(Guidance):
-    """Subtracts a penalty from the logit of a token for each of its visible occurrences in the text."""
+    """Subtracts a penalty from a token's logit for each visible occurrence of the token in the text."""
 
     name = "placeholder"
-    summary = "frequency penalty: lowers the logit of a token each time it occurs"
+    summary = "frequency penalty: lowers a token's logit for each occurrence"
     refs = ("arXiv:1909.05858",)
 
     strength: float = param(
-        0.5, help="penalty in nats per occurrence; 0 disables it, negative values reward repetition"
+        0.5, help="penalty in nats per occurrence; 0 disables the penalty, and negative values reward repetition"
     )
 
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
@@ -40,7 +40,7 @@ class PlaceholderGuidance(Guidance):
         from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
 
         def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-            # One column more, for the masks.
+            # One more column, for masks.
             shape = (len(tokens), log_probs.shape[1] + 1)
             seen = torch.zeros(shape, dtype=log_probs.dtype, device=tokens.device)
             seen.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=seen.dtype))
@@ -51,5 +51,5 @@ class PlaceholderGuidance(Guidance):
 
 @hookimpl
 def atat_zoo_guidance() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderGuidance]

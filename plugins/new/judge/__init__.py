@@ -1,4 +1,4 @@
-"""A judge without a network: an adaptive compression code."""
+"""A judge that does not use a network: an adaptive compression code."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from .model import Code
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderJudge:
-    """NLL of each byte under a first-order Markov code that adapts to the text as it reads it.
+    """NLL of each byte under a first-order Markov model that adapts to the text as it reads.
 
-    The code knows no language: it only separates repetitive text from other text.
+    The model does not know any language: it only distinguishes repetitive text from other text.
     """
 
     name = "placeholder"
-    summary = "adaptive byte-level compression; low for repetitive text"
+    summary = "adaptive byte-level compression, which assigns a low NLL to repetitive text"
     refs = ("doi:10.1109/TIT.1981.1056331",)
     folder: ClassVar[str | None] = None
 
-    smoothing: float = param(0.5, help="additive smoothing: added to every count", gt=0)
+    smoothing: float = param(0.5, help="constant added to every count (additive smoothing)", gt=0)
 
     def build(self, device: str) -> Code:
         """Return a `JudgeModel`."""
@@ -35,5 +35,5 @@ class PlaceholderJudge:
 
 @hookimpl
 def atat_zoo_judge() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderJudge]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Code:
-    """Adaptive Markov model of bytes with the Krichevsky-Trofimov estimator."""
+    """Adaptive Markov model over bytes with the Krichevsky-Trofimov estimator."""
 
     title = "placeholder"
 
@@ -23,7 +23,7 @@ class Code:
         self.smoothing = smoothing
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p of each text and its number of bytes: float64 [n] and int64 [n]."""
+        """Return −log p of each text, float64 [n], and the number of bytes in each text, int64 [n]."""
         sizes = [len(text.encode()) for text in texts]
         return torch.tensor([self._cost(text) for text in texts], dtype=torch.float64), torch.tensor(sizes)
 

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
     from composer.loggers import LoggerDestination
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderLogger:
-    """Writes lines `step,metric,value` to a file in the run's folder `logs`; a resumed run appends to it."""
+    """Writes lines `step,metric,value` to a file in the run's folder `logs`, to which a resumed run appends."""
 
     name = "placeholder"
-    summary = "CSV file of step, metric and value in the run folder"
+    summary = "writes a CSV file with step, metric and value to the run folder"
     refs = ()
 
     file: str = param("placeholder.csv", help="file name")
@@ -33,5 +33,5 @@ class PlaceholderLogger:
 
 @hookimpl
 def atat_zoo_logger() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderLogger]

@@ -1,4 +1,4 @@
-"""The destination of the metrics."""
+"""The destination for metrics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Table(LoggerDestination):
-    """Writes the metrics of the first rank, one per line."""
+    """Logger destination that writes metrics from the first rank, one per line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Write metrics, given by name."""
+        """Write a dict from name to metric."""
         if os.environ.get("RANK", "0") == "0":
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([step, name, float(value)] for name, value in metrics.items())

@@ -9,21 +9,21 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderDrawing:
-    """Adjacent tokens share a uniform number u, and a token is masked where u < p: spans, with marginals p."""
+    """Masks spans with marginals p: adjacent tokens share a uniform random number u, and a token is masked if u < p."""
 
     name = "placeholder"
-    summary = "masks spans of adjacent tokens together, with the same marginals"
+    summary = "masks spans of adjacent tokens together, with unchanged marginals"
     refs = ("arXiv:1907.10529",)
 
     size: int = param(3, help="span length in tokens", ge=1)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """Return which tokens are masked, bool [B, L], for p float32 [B, L] and keys int64 [B]."""
+        """Return a mask, bool [B, L], given probabilities p, float32 [B, L], and keys, int64 [B]."""
         from atat_zoo.diffusion.randomness import uniform
 
         length = p.shape[-1]
@@ -33,5 +33,5 @@ class PlaceholderDrawing:
 
 @hookimpl
 def atat_zoo_mask_drawing() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderDrawing]

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.contracts import NoiseLevels
     from atat_zoo.modeling.noise import Noise
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderRates:
-    """f(r) = 1 + s (2r − 1): s > 0 favours high rates, s < 0 low ones, and s = 0 is `uniform`."""
+    """f(r) = 1 + s (2r − 1): s > 0 favours high rates, s < 0 favours low rates, and s = 0 equals `uniform`."""
 
     name = "placeholder"
-    summary = "linear density of the mask rate"
+    summary = "mask rates with a linear density"
     refs = ()
     finite_variance: ClassVar[bool] = True  # f has a smallest value above 0
 
-    slope: float = param(0.5, help="s, slope: the density is 1 − s at rate 0 and 1 + s at rate 1", gt=-1, lt=1)
+    slope: float = param(0.5, help="slope s, for a density of 1 − s at rate 0 and 1 + s at rate 1", gt=-1, lt=1)
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
-        """Return the quantile of f at u, its time, and the weight 1/(r·f(r)), float32 with the shape of u."""
+        """Return the quantile r of f at u, the time of r, and the weight 1/(r·f(r)), float32 with the shape of u."""
         from atat_zoo.diffusion.contracts import NoiseLevels
 
         u = u.double()
@@ -39,5 +39,5 @@ class PlaceholderRates:
 
 @hookimpl
 def atat_zoo_mask_rates() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderRates]

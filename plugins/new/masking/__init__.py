@@ -9,22 +9,22 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderMasking:
-    """p_i = min(1, λ e^s) where I_i exceeds a threshold and λ elsewhere; λ makes the mean of p the rate."""
+    """p_i = min(1, λ e^s) where I_i exceeds a threshold and λ elsewhere, with λ such that the mean of p is the rate."""
 
     name = "placeholder"
     summary = "masks tokens above an importance threshold more often"
     refs = ()
 
     level: float = param(0.5, help="importance threshold", ge=0, le=1)
-    strength: float = param(1.0, help="s: the factor is exp(s)", ge=0, le=50)
+    strength: float = param(1.0, help="strength s, for a factor of exp(s)", ge=0, le=50)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
+        """Return p, float32 [B, L], given importance [B, L], rate [B] and maskable, bool [B, L]."""
         from atat_zoo.diffusion.calibration import water_fill
 
         return water_fill(self.strength * (importance > self.level).double(), rate, maskable)
@@ -32,5 +32,5 @@ class PlaceholderMasking:
 
 @hookimpl
 def atat_zoo_masking() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderMasking]

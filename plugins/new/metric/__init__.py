@@ -1,4 +1,4 @@
-"""A metric of the predictions: how often the true token is probable enough."""
+"""A metric for predictions: how often the true token has at least a certain probability."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torchmetrics import Metric as TorchMetric
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
@@ -20,7 +20,7 @@ class PlaceholderMetric(Metric):
     """Fraction of tokens whose predicted probability is at least a threshold."""
 
     name = "placeholder"
-    summary = "fraction of tokens with at least a given probability"
+    summary = "fraction of tokens with at least a certain predicted probability"
     refs = ()
 
     least: float = param(0.01, help="minimum probability", gt=0, le=1)
@@ -32,11 +32,11 @@ class PlaceholderMetric(Metric):
         return SequenceMean(self.score)
 
     def score(self, log_probs: Tensor, tokens: Tensor) -> Tensor:
-        """Return the score of each prediction, [N], from log-probabilities [N, V] and the true tokens [N]."""
+        """Return the score [N] of each prediction, given log-probabilities [N, V] and true tokens [N]."""
         return (log_probs.gather(1, tokens[:, None])[:, 0] >= math.log(self.least)).double()
 
 
 @hookimpl
 def atat_zoo_metric() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderMetric]

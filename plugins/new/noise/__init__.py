@@ -10,15 +10,15 @@ from atat_zoo.registry import component, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderNoise:
-    """α(t) = cos²(πt/2), which changes slowly at both ends; the mask rate is sin²(πt/2)."""
+    """α(t) = cos²(πt/2), which changes slowly at both ends and gives a mask rate of sin²(πt/2)."""
 
     name = "placeholder"
-    summary = "slow at both ends: α = cos²(πt/2)"
+    summary = "α = cos²(πt/2), which changes slowly at both ends"
     refs = ("arXiv:2102.09672",)
     complete: ClassVar[bool] = True
 
@@ -37,5 +37,5 @@ class PlaceholderNoise:
 
 @hookimpl
 def atat_zoo_noise() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderNoise]

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry import Context
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderObjective:
-    """Replaces the cross-entropy of each masked token by s·log(1 + CE/s); the bound is that of `mdlm`."""
+    """Replaces the cross-entropy CE of each masked token with s·log(1 + CE/s); the bound is the same as for `mdlm`."""
 
     name = "placeholder"
-    summary = "cross-entropy, damped where it is large"
+    summary = "cross-entropy, damped for tokens with a large loss"
     refs = ("arXiv:1701.03077",)
     uses = frozenset({"backbone", "noise"})
     exact = False
     shifted = False
 
-    scale: float = param(4.0, help="s: loss in nats at which a token has half its gradient", gt=0)
+    scale: float = param(4.0, help="loss s in nats at which a token's gradient is halved", gt=0)
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`."""
@@ -38,5 +38,5 @@ class PlaceholderObjective:
 
 @hookimpl
 def atat_zoo_objective() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderObjective]

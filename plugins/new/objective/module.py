@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Damped(DenoisingModule):
-    """Objective with uniform masks; the rate is that of the noise schedule at a uniform time."""
+    """Objective with uniform masks at the mask rate of a uniformly drawn time."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, scale: float) -> None:
         super().__init__(context, parts, batch_size)
         self.scale = scale
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss of a micro-batch and the values to log; draws are functions of the sample numbers."""
+        """Return the loss of a micro-batch and values to log; random draws depend only on the sample numbers."""
         self.begin(batch)
         step = self.masked_uniformly(batch, self.times(batch.index))
         ce = self.dense_cross_entropy(step)

@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderOptimizer:
-    """RAdam: Adam that rectifies the variance of its learning rate in the first steps."""
+    """RAdam, a form of Adam that rectifies the variance of its learning rate in the first steps."""
 
     name = "placeholder"
-    summary = "RAdam: Adam that needs no warmup"
+    summary = "RAdam, a form of Adam that does not need warmup"
     refs = ("arXiv:1908.03265",)
 
     learning_rate: float = param(1e-3, help="peak learning rate", gt=0)
     betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's optimizer over the trainable parameters of the model."""
+        """Return torch's optimizer for the trainable parameters of the model."""
         from torch.optim import RAdam
 
         return RAdam([p for p in model.parameters() if p.requires_grad], lr=self.learning_rate, betas=self.betas)
@@ -33,5 +33,5 @@ class PlaceholderOptimizer:
 
 @hookimpl
 def atat_zoo_optimizer() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderOptimizer]

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.decoding_step import Step
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderOrder(Order):
-    """Decodes the masked position nearest to the middle of the text first, or the farthest one."""
+    """Decodes the masked position that is nearest to the middle of the text first, or the farthest one."""
 
     name = "placeholder"
-    summary = "from the middle outwards, or from both ends inwards"
+    summary = "decodes from the middle outwards, or from both ends inwards"
     refs = ()
     deterministic = True
 
-    first: Literal["middle", "ends"] = param("middle", help="whether the middle or the ends come first")
+    first: Literal["middle", "ends"] = param("middle", help="part of the text to decode first: the middle or the ends")
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a score per position, float64 [A, L]; the highest comes first."""
+        """Return a score for each position, float64 [A, L]; the position with the highest score is decoded first."""
         import torch
 
         rows, length = step.open.shape
@@ -38,5 +38,5 @@ class PlaceholderOrder(Order):
 
 @hookimpl
 def atat_zoo_order() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderOrder]

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry import Context
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderBias:
-    """bias_i = ½ − ½ cos(2πi/period): a fixed wave along the sequence."""
+    """bias_i = ½ − ½ cos(2πi/period), a fixed wave along the sequence."""
 
     name = "placeholder"
-    summary = "fixed: a wave between 0 and 1"
+    summary = "fixed wave between 0 and 1"
     refs = ()
 
     period: float = param(16.0, help="wavelength in positions", gt=1)
@@ -33,5 +33,5 @@ class PlaceholderBias:
 
 @hookimpl
 def atat_zoo_position_bias() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderBias]

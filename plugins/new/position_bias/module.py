@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Waves(nn.Module):
-    """Module with fixed values and no state."""
+    """Module with fixed values and without state."""
 
     def __init__(self, period: float) -> None:
         super().__init__()

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderPositionSets(PositionSets):
-    """Sets from the first and last free positions inwards to the middle."""
+    """Predicts the first and last free positions first, and then moves inwards to the middle."""
 
     name = "placeholder"
-    summary = "from both ends of the free positions to the middle"
+    summary = "sets from both ends of the free positions to the middle"
 
-    size: int = param(2, help="positions from each end per set", ge=1)
+    size: int = param(2, help="number of positions from each end per set", ge=1)
     deterministic = True
 
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the step of each free position, int64 [B, L], and -1 at the other positions."""
+        """Return the step of each free position and −1 at all other positions, int64 [B, L]."""
         number = free.cumsum(1) - 1
         from_end = free.sum(1, keepdim=True) - 1 - number
         return (number.minimum(from_end) // self.size).masked_fill(~free, -1)
@@ -34,5 +34,5 @@ class PlaceholderPositionSets(PositionSets):
 
 @hookimpl
 def atat_zoo_position_sets() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderPositionSets]

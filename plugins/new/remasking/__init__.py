@@ -1,4 +1,4 @@
-"""A remasking that acts only in the first steps."""
+"""Remasking that only acts in the first steps."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.decoding_step import Step
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderRemasking(Remasking):
-    """Remasks each token sampled in an earlier step with a fixed probability, during the first steps only."""
+    """During the first steps, remasks each token from an earlier step with a fixed probability."""
 
     name = "placeholder"
     summary = "remasks a fixed fraction of the sampled tokens during the first steps"
     refs = ()
 
     share: float = param(0.05, help="probability of remasking a token", ge=0, le=1)
-    until: float = param(0.5, help="fraction of the steps after which tokens are final", ge=0, le=1)
+    until: float = param(0.5, help="fraction of steps after which tokens are final", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which tokens to remask, bool [A, L]."""
+        """Return a mask, bool [A, L], that is True for tokens to remask."""
         drawn = step.free & ~step.open
         if step.fresh is not None:
             drawn &= ~step.fresh
@@ -37,5 +37,5 @@ class PlaceholderRemasking(Remasking):
 
 @hookimpl
 def atat_zoo_remasking() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderRemasking]

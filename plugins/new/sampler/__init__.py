@@ -13,18 +13,18 @@ from atat_zoo.registry import component, component_param, hookimpl, param
 if TYPE_CHECKING:
     from atat_zoo.generation.samplers.token_sampling import TokenSampling
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderSampler(CompositeSampler):
-    """Decodes from left to right, with few tokens per step at first and more at the end."""
+    """Decodes from left to right, with few tokens per step at first and more towards the end."""
 
     name = "placeholder"
-    summary = "left to right, few tokens per step at first, then more"
+    summary = "decodes from left to right, with few tokens per step at first and then more"
     refs = ()
 
-    steps: int = param(32, help="T, number of decoding steps", ge=1)
+    steps: int = param(32, help="number of decoding steps, T", ge=1)
     token_sampling: TokenSampling = component_param("token_sampling", "categorical", help="token sampling")
 
     def parts(self) -> SamplerChoices:
@@ -38,5 +38,5 @@ class PlaceholderSampler(CompositeSampler):
 
 @hookimpl
 def atat_zoo_sampler() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderSampler]

@@ -12,26 +12,28 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.decoding_step import Step
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderStoppingRule(StoppingRule):
-    """Stops when at most `left` positions are masked, and samples those in one step."""
+    """Stops when at most `left` positions are masked, which are then sampled in one step."""
 
     name = "placeholder"
     summary = "stops when few masked positions are left"
     refs = ()
     deterministic = True
 
-    left: int = param(2, help="number of masked positions to fill at once; 0 never stops early", ge=0)
+    left: int = param(
+        2, help="number of masked positions to sample at once; with 0, generation never stops early", ge=0
+    )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which rows are finished, bool [A]."""
+        """Return a mask, bool [A], that is True for texts that are finished."""
         return step.open.sum(1) <= self.left
 
 
 @hookimpl
 def atat_zoo_stopping_rule() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderStoppingRule]

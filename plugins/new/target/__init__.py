@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import NoisedBatch
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderTarget:
-    """1 − p_θ(true token) at masked positions: the probability of predicting another token."""
+    """1 − p_θ(true token) at masked positions, which is the probability of predicting a different token."""
 
     name = "placeholder"
     summary = "probability that the denoiser gives to wrong tokens"
     refs = ()
 
     def __call__(self, masked: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the target, float32 [B, L] in [0, 1], and the positions to train on, bool [B, L]; loss is in nats."""
+        """Return the target, float32 [B, L] in [0, 1], and a mask of positions to train on, bool [B, L]."""
         return 1 - loss.float().neg().exp(), masked.masked
 
 
 @hookimpl
 def atat_zoo_target() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderTarget]

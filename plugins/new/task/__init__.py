@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from atat_zoo import Model
     from atat_zoo.evaluation import Progress
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
@@ -25,10 +25,10 @@ class PlaceholderTask(Task):
     summary = "accuracy of predicting the last token of a sequence"
     refs = ()
 
-    texts: int = param(64, help="maximum number of held-out sequences; 0 means all", ge=0)
+    texts: int = param(64, help="maximum number of held-out sequences; 0 for all", ge=0)
 
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
-        """Return the scores by name; the seed has no effect, because nothing is sampled."""
+        """Return a dict from name to score; the seed has no effect, because the task does not sample."""
         import torch
 
         from atat_zoo.evaluation.held_out_text import digest, held_out_text
@@ -49,5 +49,5 @@ class PlaceholderTask(Task):
 
 @hookimpl
 def atat_zoo_task() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderTask]

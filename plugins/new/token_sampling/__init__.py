@@ -1,4 +1,4 @@
-"""A token sampling that excludes improbable tokens."""
+"""Token sampling that excludes improbable tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.decoding_step import Step
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderTokenSampling(TokenSampling):
-    """Min-p sampling: draws from the tokens with at least a fraction of the highest probability."""
+    """Min-p sampling, which samples only tokens with at least a fraction of the highest probability."""
 
     name = "placeholder"
-    summary = "min-p sampling: from tokens with at least a fraction of the highest probability"
+    summary = "min-p sampling from tokens with at least a fraction of the highest probability"
     refs = ("arXiv:2407.01082",)
 
-    share: float = param(0.1, help="minimum probability relative to the highest", gt=0, le=1)
+    share: float = param(0.1, help="minimum probability relative to the highest probability", gt=0, le=1)
     temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -35,5 +35,5 @@ class PlaceholderTokenSampling(TokenSampling):
 
 @hookimpl
 def atat_zoo_token_sampling() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderTokenSampling]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 class HalfBytes(TokenizerModel):
@@ -34,7 +34,7 @@ class HalfBytes(TokenizerModel):
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; a half byte without its other half, which a model may generate, is dropped."""
+        """Return the text for ids, without half bytes that have no counterpart, which a model may generate."""
         written, high = bytearray(), -1
         for i in ids:
             if 16 <= i < 32 and high >= 0:
@@ -45,7 +45,7 @@ class HalfBytes(TokenizerModel):
         return written.decode(errors="replace")
 
     def byte_counts(self) -> NDArray[np.int64]:
-        """Return the bytes per id, int64 [V]: 1 for a high half and 0 for a low one, so a pair counts once."""
+        """Return the bytes per id, int64 [V]: 1 for a high half and 0 for a low half, so that a pair is one byte."""
         import numpy as np
 
         return (np.arange(self.vocabulary_size) < 16).astype(np.int64)
@@ -75,5 +75,5 @@ class PlaceholderTokenizer(Tokenizer):
 
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderTokenizer]

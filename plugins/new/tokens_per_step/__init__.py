@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.decoding_step import Step
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderTokensPerStep(TokensPerStep):
-    """Unmasks ⌈gᵏ⌉ positions in step k: 1, 2, 4, 8 … for g = 2, so n tokens take about log₂ n steps."""
+    """Unmasks ⌈gᵏ⌉ positions in step k, so with g = 2 (1, 2, 4, 8 …), n tokens take about log₂ n steps."""
 
     name = "placeholder"
-    summary = "exponential: 1 token, then 2, 4, 8 and so on"
+    summary = "exponential growth: 1 token, then 2, 4, 8 and so on"
     refs = ()
     deterministic = True
 
-    growth: float = param(2.0, help="g, growth factor of the number of tokens from step to step", ge=1, le=100)
+    growth: float = param(2.0, help="factor g by which the number of tokens grows from step to step", ge=1, le=100)
 
     def max_steps_for(self, n: int) -> int:
         """Return the number of steps for n masked positions."""
@@ -35,7 +35,7 @@ class PlaceholderTokensPerStep(TokensPerStep):
         return steps
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return how many positions to unmask, int64 [A] on the CPU."""
+        """Return the number of positions to unmask in each text, int64 [A] on the CPU."""
         return step.remaining.clamp(max=self.taken(step.number))
 
     def taken(self, number: int) -> int:
@@ -48,5 +48,5 @@ class PlaceholderTokensPerStep(TokensPerStep):
 
 @hookimpl
 def atat_zoo_tokens_per_step() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderTokensPerStep]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.registry import Context
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
@@ -25,16 +25,16 @@ class PlaceholderTransform(Transform):
     summary = "drops random tokens"
     refs = ()
 
-    share: float = param(0.1, help="fraction of the tokens that are dropped", gt=0, lt=1)
+    share: float = param(0.1, help="fraction of tokens to drop", gt=0, lt=1)
     least: int = param(4, help="minimum number of tokens to keep", ge=1)
 
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
-        """Return the kept tokens, or None for too few of them; the result depends on the arguments only."""
+        """Return the tokens to keep, or None if they are too few; the result depends only on the arguments."""
         left = tokens[uniforms(len(tokens), key) >= self.share]
         return left if len(left) >= self.least else None
 
 
 @hookimpl
 def atat_zoo_transform() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderTransform]

@@ -1,4 +1,4 @@
-"""An uncertainty metric: the collision entropy."""
+"""An uncertainty metric based on collision entropy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from atat_zoo.registry import component, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+CONTRACT = 2  # version of atat_zoo's contracts for which this package is written
 
 
 @component
 class PlaceholderUncertainty:
-    """−log Σp² / log V: Rényi entropy of order 2, divided by its maximum."""
+    """−log Σp² / log V, the Rényi entropy of order 2 divided by its maximum."""
 
     name = "placeholder"
     summary = "collision entropy of the prediction divided by log V"
     refs = ("https://projecteuclid.org/euclid.bsmsp/1200512181",)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]; a logit of −∞ does not count in V."""
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]; V does not include logits of −∞."""
         import torch
 
         precise = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -33,5 +33,5 @@ class PlaceholderUncertainty:
 
 @hookimpl
 def atat_zoo_uncertainty() -> list[type]:
-    """Return the components of this package."""
+    """Return the components in this package."""
     return [PlaceholderUncertainty]

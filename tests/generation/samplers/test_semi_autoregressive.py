@@ -178,7 +178,7 @@ def test_objectives_that_write_block_by_block_take_it():
         experiment(block, {"use": "semi_autoregressive", "block_size": 3})
     with pytest.raises(UserError, match=r"sampler.block_size: 4 does not divide the block size 1 of 'autoregressive'"):
         experiment({"use": "autoregressive"}, {"use": "semi_autoregressive", "block_size": 4})
-    with pytest.raises(UserError, match="generates from left to right, a block at a time, and 'ancestral'"):
+    with pytest.raises(UserError, match="generates from left to right, a block at a time, but 'ancestral'"):
         experiment(block, {"use": "ancestral"})
 
 

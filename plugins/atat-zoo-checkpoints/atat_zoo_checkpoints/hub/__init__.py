@@ -1,4 +1,4 @@
-"""Export of `dit` to the Hugging Face hub: the files *_atat_zoo.py are copied and do not import atat_zoo."""
+"""Export of a `dit` to the Hugging Face hub, with copies of the files *_atat_zoo.py, which do not import atat_zoo."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.experiment import Experiment
 
-_TIMES = 4096  # at least, for texts of other lengths, whose shares lie between
+_TIMES = 4096  # minimum number of intervals, so that mask rates of texts with other lengths can be interpolated
 
 
 def no_export_because(experiment: Experiment) -> str | None:
-    """Return why a run with a `dit` cannot be exported, or None."""
+    """Return why a run with a `dit` cannot be exported, or None if it can."""
     objective = experiment.parts["objective"]
     if objective.hub_form:
         return None
     return (
-        f"objective {objective.name!r} predicts the first block that contains only masks, which neither a masked nor a "
-        "causal language model does"
+        f"objective {objective.name!r} only predicts the first fully masked block, which the formats of masked and "
+        "causal language models cannot express"
     )
 
 
@@ -79,7 +79,7 @@ def export(
     made.register_for_auto_class("AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
     network = made(config).eval()
     weights = module.state_dict()
-    rows = weights["embedding.weight"]  # of V + 1 tokens; a padding of its own is never read
+    rows = weights["embedding.weight"]  # V + 1 rows; an additional padding token is never read
     weights["embedding.weight"] = torch.cat([rows, rows.new_zeros(config.vocab_size - len(rows), rows.shape[1])])
     network.load_state_dict(weights)
     network.to(dtype and getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
@@ -89,9 +89,9 @@ def export(
 
 
 def _times(noise: Any, length: int) -> list[float]:
-    """Return times at equally spaced mask rates, including those of a training sequence.
+    """Return diffusion times at equally spaced mask rates, which include the mask rates of a training sequence.
 
-    If the time equals the rate, the two end points are enough.
+    If the time equals the mask rate, return only the two end points.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Configuration of a language model trained with atat_zoo."""
+"""Configuration for a language model trained with atat_zoo."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,29 +7,28 @@ from transformers import PretrainedConfig
 
 
 class AtatZooConfig(PretrainedConfig):
-    """Configuration of the network: its sizes and the form of its predictions.
+    """Configuration of the network: its sizes, and which tokens its predictions depend on.
 
     Args:
-        vocab_size: S, all tokens: the predicted ones, the mask, and a padding token of its own.
+        vocab_size: S, the number of all tokens, including the mask and the padding token.
         predictable: V, the number of predicted tokens; token V is the mask, or the start token of a causal model.
-        hidden_size: D, width.
+        hidden_size: D, the width of the network.
         num_hidden_layers: number of layers.
-        num_attention_heads: H, number of attention heads.
+        num_attention_heads: H, the number of attention heads.
         intermediate_size: width of the feed-forward layers.
         max_position_embeddings: maximum number of tokens in a text.
         length: number of tokens in a training sequence.
-        form: `masked` predicts any masked token from all visible ones; `turns` also reads the decoding step of each
-            token; `causal` predicts each token from those before it.
-        times: for a time-conditioned network: the diffusion times of equally spaced mask rates from 0 to 1; otherwise
-            empty.
-        local_heads: whether vectors are added to queries and keys.
-        tied_head: whether the head shares the weights of the embedding.
+        form: `masked` predicts each masked token from all visible tokens; `turns` also reads the decoding step of each
+            token; `causal` predicts each token from the tokens before it.
+        times: diffusion times at equally spaced mask rates from 0 to 1; empty unless the network is time-conditioned.
+        local_heads: whether learned vectors are added to queries and keys.
+        tied_head: whether the head shares its weights with the embedding.
         head_bias: whether the head has a bias.
-        ngram_prior: number of counted token pairs at distance 1, 2, …; empty without an n-gram prior.
-        has_eos: whether training sequences end with EOS, so that generated texts end there, too.
-        framed: whether every training sequence has BOS at its start and EOS at its end.
-        unmasking: default values of the options `sampler`, `steps` and `temperature` of `generate`.
-        others: options of any configuration, such as `mask_token_id`.
+        ngram_prior: number of stored token pairs at distance 1, 2, …; empty without an n-gram prior.
+        has_eos: whether training texts end with EOS, so that generated texts also end at EOS.
+        framed: whether every training sequence starts with BOS and ends with EOS.
+        unmasking: default values for the arguments `sampler`, `steps` and `temperature` of `generate`.
+        others: arguments of `PretrainedConfig`, such as `mask_token_id`.
     """
 
     model_type = "atat_zoo"
@@ -62,5 +61,5 @@ class AtatZooConfig(PretrainedConfig):
         self.form, self.times, self.ngram_prior = form, list(times), list(ngram_prior)
         self.local_heads, self.tied_head, self.head_bias = local_heads, tied_head, head_bias
         self.has_eos, self.framed, self.unmasking = has_eos, framed, dict(unmasking or {})
-        # The network itself knows whether its head is its embedding.
+        # The network itself handles a head that shares its weights with the embedding.
         super().__init__(**{**others, "tie_word_embeddings": False})

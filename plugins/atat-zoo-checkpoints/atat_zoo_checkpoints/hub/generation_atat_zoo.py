@@ -1,7 +1,7 @@
-"""Text generation with a masked language model. B texts of L tokens, V the size of the vocabulary.
+"""Text generation with a masked language model.
 
-This file is saved with the model. It is also stored as custom_generate/generate.py, where transformers finds it for
-other models: `model.generate(ids, custom_generate="owner/name", …)`.
+This file is saved with the model, and as custom_generate/generate.py, so that other models can use it:
+`model.generate(ids, custom_generate="owner/name", …)`. Shapes: B texts, L tokens, V the vocabulary size.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SAMPLERS = ("ancestral", "confidence", "strided")
-_PASSED = {"generation_config", "tokenizer", "use_model_defaults", "synced_gpus"}  # of no effect
+_PASSED = {"generation_config", "tokenizer", "use_model_defaults", "synced_gpus"}  # ignored
 
 
 @torch.no_grad()
@@ -31,32 +31,32 @@ def generate(
     mask_token_id: int | None = None,
     **others: Any,
 ) -> Tensor:
-    """Return texts, int64 [B · num_return_sequences, L], with every mask replaced and given tokens unchanged.
+    """Return texts, int64 [B · num_return_sequences, L], in which masks are replaced and given tokens are unchanged.
 
-    Generated text ends with its first EOS; masks after it become padding. Padding does not change the result: each text
-    of a batch is the one generated without the others, with its padding on the same side.
+    A generated text ends with its first EOS, and masks after it become padding. Padding does not change the result:
+    each text in a batch is generated as if it were the only one, with its padding on the same side.
 
     Args:
-        begun: the inputs as a positional argument; transformers passes the model by keyword.
+        begun: the inputs, if passed as a positional argument.
         model: a model that returns logits [B, L, V] for ids [B, L].
-        inputs: ids [B, L] with masks to fill, or the beginning of a text, or None to generate from masks only.
-        attention_mask: 0 at padding of the inputs; by default, the id of the padding token marks it.
+        inputs: ids [B, L] that contain masks to fill or the beginning of a text; None to generate from masks only.
+        attention_mask: [B, L], 0 at padding; by default, padding is recognised by the id of the padding token.
         sampler: `ancestral` unmasks random positions, as in the reverse process of uniform masking; `confidence`
-            unmasks the most probable ones, equally many per step; `strided` unmasks free position j in step j mod s.
-        steps: maximum number of decoding steps; s of `strided`. With one step per token, tokens are sampled one by one.
-        temperature: divisor of the logits; 0 is greedy.
-        max_length: tokens of the whole text without padding; masks are appended to the inputs, before a final EOS.
-            Defaults to the length of training sequences without inputs.
-        max_new_tokens: number of masks to append, instead of `max_length`.
-        num_return_sequences: texts per input.
-        windows: whether to keep text generated after an EOS, as in windows of running text; by default, only if
-            training sequences had no EOS.
-        generator: random number generator; torch's default if None.
-        mask_token_id: the mask, if the model's configuration does not define it.
-        others: arguments of other models; refused unless None.
+            unmasks the positions with the most probable tokens, equally many per step; `strided` unmasks the j-th
+            masked position of the input in step j mod s.
+        steps: maximum number of decoding steps, and s for `strided`.
+        temperature: value that divides the logits; 0 selects the most probable token.
+        max_length: number of tokens in the whole text, without padding. Masks are appended to each input, before a
+            final EOS. Without inputs, the default is the length of a training sequence.
+        max_new_tokens: number of masks to append, as an alternative to `max_length`.
+        num_return_sequences: number of texts per input.
+        windows: whether to keep text generated after an EOS; by default, only if training texts did not end with EOS.
+        generator: random number generator; None for torch's default.
+        mask_token_id: id of the mask, if the model's configuration does not define it.
+        others: arguments of other models, which must be None.
 
     Raises:
-        ValueError: if an option is not supported.
+        ValueError: if an argument is not supported.
     """
     config = model.config
     own = {"sampler": "ancestral", "steps": 64, "temperature": 1.0, **(getattr(config, "unmasking", None) or {})}
@@ -68,7 +68,7 @@ def generate(
     named = others.pop("input_ids", None) if inputs is None else inputs
     inputs = begun[0] if begun else named
     if wrong := sorted(name for name, value in others.items() if name not in _PASSED and value is not None):
-        raise ValueError(f"unmasking does not support {', '.join(wrong)}; leave it out")
+        raise ValueError(f"`generate` of this model does not support {', '.join(wrong)}; leave these arguments out")
     ids, visible = _begun(config, inputs, attention_mask, max_length, max_new_tokens, mask, model.device)
     ids, visible = (each.repeat_interleave(num_return_sequences, dim=0) for each in (ids, visible))
 
@@ -88,11 +88,11 @@ def generate(
         else:
             chosen = masked
         if not bool(chosen.any()):
-            continue  # nothing would change, and nothing is evaluated
+            continue  # no token would change, so skip the evaluation
         turns[masked] = turn
         logits = model(input_ids=ids, **reading).logits[chosen]
         logits[:, mask] = -torch.inf
-        exact = logits.cpu() if logits.device.type == "mps" else logits  # which has no float64
+        exact = logits.cpu() if logits.device.type == "mps" else logits  # MPS has no float64
         p = (exact.double() / (temperature or 1.0)).softmax(-1)
         if temperature:
             tokens = torch.multinomial(p, 1, generator=generator)[:, 0].to(ids.device)
@@ -110,7 +110,10 @@ def generate(
 
 
 def visible_in(config: Any, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return where ids [B, L] are not padding, bool [B, L]; without a mask, padding is recognised by its id."""
+    """Return a mask, bool [B, L], that is True where ids [B, L] are not padding.
+
+    Without an attention mask, padding is recognised by the id of the padding token.
+    """
     if attention_mask is not None:
         return attention_mask.to(ids.device) != 0
     padding, *others = (getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask"))
@@ -118,11 +121,11 @@ def visible_in(config: Any, ids: Tensor, attention_mask: Tensor | None) -> Tenso
 
 
 def _ended(config: Any, ids: Tensor, free: Tensor) -> Tensor:
-    """Return ids [B, L] with padding at the free positions, bool [B, L], that follow a free EOS."""
+    """Return ids [B, L] with padding at the positions in `free`, bool [B, L], that follow an EOS in `free`."""
     eos, padding = (getattr(config, f"{name}_token_id", None) for name in ("eos", "pad"))
     if eos is None:
         return ids
-    ends = torch.tensor(eos, device=ids.device).flatten()  # some models have several
+    ends = torch.tensor(eos, device=ids.device).flatten()  # a model can have several EOS tokens
     number = (free & torch.isin(ids, ends)).cumsum(1)
     behind = free & (F.pad(number, (1, -1)) > 0)
     return ids.masked_fill(behind, int(ends[0]) if padding is None else padding)
@@ -137,7 +140,7 @@ def _begun(
     mask: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Return the inputs with masks at the positions to generate, and where they are not padding."""
+    """Return the inputs with masks at the positions to generate, and a mask that is True where they are not padding."""
     bos, eos = getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None)
     if inputs is None:
         ends = [i for i in (bos, eos) if i is not None] if getattr(config, "framed", False) else []

@@ -1,4 +1,4 @@
-"""Tokenizers in the format of `transformers`: tokenizer.json and the list of special tokens."""
+"""Tokenizers in the format of `transformers`: tokenizer.json and a table of special tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.system.errors import UserError
 
-# The first that the vocabulary has not.
+# Candidates, of which the first that is not in the vocabulary is used.
 _MASKS = ("[MASK]", "<mask>", "<|mask|>")
 _STARTS = ("[START]", "<start>", "<|start|>")
 _PADDINGS = ("[PAD]", "<pad>", "<|pad|>")
@@ -20,14 +20,14 @@ _PADDINGS = ("[PAD]", "<pad>", "<|pad|>")
 def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool, length: int) -> int:
     """Write the files that `AutoTokenizer.from_pretrained` reads, and return the id of the padding token.
 
-    Token V is the mask; for a causal model it is the start token of every text, declared as BOS. The padding token is
-    that of the vocabulary, or V + 1; a causal model pads on the left.
+    Token V is the mask, or for a causal model the start token of every text, declared as BOS. The padding token is the
+    vocabulary's own, or token V + 1. A causal model pads on the left.
 
     Args:
         tokenizer: a tokenizer with a `library`.
         folder: an existing folder.
-        framed: whether a training sequence has BOS at its start and EOS at its end. A causal model continues a text, so
-            its inputs get no EOS.
+        framed: whether a training sequence starts with BOS and ends with EOS. Inputs of a causal model do not end with
+            EOS, because it continues them.
         causal: whether the model is causal.
         length: maximum number of tokens in a text.
 
@@ -38,8 +38,8 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
 
     if tokenizer.library is None:
         raise UserError(
-            "the library `tokenizers` cannot express the tokenizer, so no other program could read the model's "
-            'text; train with tokenizer.use = "bpe", "bytes" or "pretrained"'
+            "the library `tokenizers` cannot express the tokenizer, so other programs could not read the model's text; "
+            'train with tokenizer.use = "bpe", "bytes" or "pretrained"'
         )
     library = Tokenizer.from_str(tokenizer.library.to_str())
     library.encode_special_tokens = False
@@ -47,18 +47,18 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
     names = {key: str(library.id_to_token(i)) for key, i in ids.items() if i is not None}
     vocabulary, V = library.get_vocab(with_added_tokens=True), tokenizer.vocabulary_size
     own = next((name for name in (_STARTS if causal else _MASKS) if name not in vocabulary), _MASKS[0])
-    # Where words begin with their space, the space before a mask is the mask's.
+    # If tokens begin with a space, the mask includes the space before it.
     spaced = any(len(token) > 1 and token[0] in "Ġ▁" for token in vocabulary)
     library.add_special_tokens([AddedToken(own, lstrip=spaced and not causal, special=True)])
     if library.token_to_id(own) != V:
         raise UserError(
-            f"the tokenizer has ids without a token below its largest, {V - 1}, and the library gives the mask one of "
-            "these; number the tokens without gaps, and train again"
+            f"some ids below the tokenizer's largest id, {V - 1}, have no token, so the library assigns one of them to "
+            "the mask; number the tokens without gaps, and train again"
         )
     special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
     unused = special - {*names.values()}
     padding = next((name for name in _PADDINGS if name in unused), _PADDINGS[0])
-    while padding in vocabulary.keys() - unused:  # a token of the text, or an end of it
+    while padding in vocabulary.keys() - unused:  # an ordinary token, BOS or EOS
         padding = f"[{padding}]"
     library.add_special_tokens([AddedToken(padding, special=True)])
     first = [own] if causal else []
@@ -74,7 +74,7 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
     how: dict[str, Any] = {"model_max_length": length, "clean_up_tokenization_spaces": False}
     how |= {"model_input_names": ["input_ids", "attention_mask"], "padding_side": "left" if causal else "right"}
     PreTrainedTokenizerFast(tokenizer_object=library, **roles, **how).save_pretrained(folder)
-    # For versions of the library that have no other name for the class, and do not read these tokens there.
+    # Versions of the library differ in the name of the class and in the file from which they read special tokens.
     path = folder / "tokenizer_config.json"
     own_table = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     for file, table in ((path, own_table), (folder / "special_tokens_map.json", roles)):
@@ -83,6 +83,6 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
 
 
 def padding_of(library: Tokenizer, eos: str | None) -> str | None:
-    """Return the padding token: a special token of that name, else EOS, else any special token."""
+    """Return the padding token: a special token with a usual name, or else EOS, or else any special token."""
     special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
     return next((name for name in (*_PADDINGS, eos, *special) if name is not None and name in {*special, eos}), None)

@@ -1,8 +1,8 @@
-"""A language model trained with atat_zoo, for the Hugging Face hub; it only needs torch and transformers.
+"""A language model trained with atat_zoo, for the Hugging Face hub; it only requires torch and transformers.
 
-B texts of L tokens, D width, H heads, V predicted tokens, S tokens in all, T positions that the network reads. Token V
-is the mask, or the start token of a causal model. It and the padding are inputs only: their logits are −∞. Dropout is
-not supported.
+Shapes: B texts, L tokens, D width, H heads, V predicted tokens, S tokens in the vocabulary, T positions that the
+network reads, R the reach of the n-gram prior. Token V is the mask, or the start token of a causal model. Token V and
+the padding token are never predicted: their logits are −∞. Dropout is not supported.
 """
 
 import math
@@ -20,7 +20,7 @@ from .ngram_prior_atat_zoo import AtatZooNGramPrior
 
 
 class AtatZooNorm(nn.Module):
-    """Layer normalisation with a learned gain, or with scale and shift from the diffusion time."""
+    """Layer normalisation with a learned gain, or with a scale and a shift computed from the diffusion time."""
 
     def __init__(self, width: int, timed: bool) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class AtatZooNorm(nn.Module):
         self.modulation = nn.Linear(width, 2 * width) if timed else None
 
     def forward(self, h: Tensor, c: Tensor | None) -> Tensor:
-        """Return h [B, T, D] normalised over D; c [B, D] encodes the time."""
+        """Return h [B, T, D] normalised over D, given the embedding c [B, D] of the time."""
         if self.modulation is None or c is None:
             return self.layer(h)
         scale, shift = self.modulation(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
@@ -36,7 +36,7 @@ class AtatZooNorm(nn.Module):
 
 
 class AtatZooLayer(nn.Module):
-    """Attention with rotary positions and normalised queries and keys, and a feed-forward network."""
+    """Attention with rotary positions and normalised queries and keys, followed by a feed-forward network."""
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__()
@@ -53,7 +53,10 @@ class AtatZooLayer(nn.Module):
     def forward(
         self, h: Tensor, c: Tensor | None, rotation: tuple[Tensor, Tensor], sees: Tensor | None, causal: bool
     ) -> Tensor:
-        """Return h [B, T, D]; `sees` is a bool mask that broadcasts to [B, 1, T, T], or None for full attention."""
+        """Return the updated hidden states [B, T, D].
+
+        `sees` is a bool attention mask that broadcasts to [B, 1, T, T], or None for full attention.
+        """
         B, T, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, T, 3, self.heads, D // self.heads)
         qk = F.layer_norm(qkv[:, :, :2], (D // self.heads,)) * self.scale.view(2, 1, -1)
@@ -78,7 +81,7 @@ class AtatZooLayer(nn.Module):
 
 
 class AtatZooTime(nn.Module):
-    """Embedding of a diffusion time in [0, 1]: sinusoids of 1,000·t and two layers."""
+    """Embedding of a diffusion time in [0, 1]: sinusoids of 1,000·t, followed by two layers."""
 
     def __init__(self, width: int, frequencies: int = 256) -> None:
         super().__init__()
@@ -86,14 +89,14 @@ class AtatZooTime(nn.Module):
         self.layers = nn.Sequential(nn.Linear(frequencies, width), nn.SiLU(), nn.Linear(width, width))
 
     def forward(self, t: Tensor) -> Tensor:
-        """Return [B, D] for t [B]."""
+        """Return the embeddings [B, D] of times t [B]."""
         rates = torch.exp(-math.log(10_000.0) * torch.arange(self.pairs, device=t.device).float() / self.pairs)
         angles = 1000.0 * t.float()[:, None] * rates
         return self.layers(torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.layers[0].weight.dtype))
 
 
 class AtatZooHead(nn.Module):
-    """Head from hidden states to logits of the V tokens; without its own weight, it uses the embedding's."""
+    """Head that maps hidden states to logits for V tokens, with its own weight or the embedding's."""
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__()
@@ -107,14 +110,14 @@ class AtatZooHead(nn.Module):
 
 
 def put_back(values: Tensor, places: Tensor | None) -> Tensor:
-    """Return values [B, L, …] moved back to the places [B, L] from which their tokens were taken, if given."""
+    """Return values [B, L, …] moved back to the original `places` [B, L] of their tokens, or unchanged if None."""
     if places is None:
         return values
     return torch.empty_like(values).scatter(1, places[..., None].expand_as(values), values)
 
 
 class AtatZooPreTrainedModel(PreTrainedModel):
-    """Base class with the network, without a head."""
+    """Base class with the network and its head."""
 
     config_class = AtatZooConfig
     _supports_sdpa = True
@@ -143,7 +146,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         sees: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Return hidden states [B, T, D] of ids [B, T], with positions [T], times t [B] and the mask `sees`."""
+        """Return hidden states [B, T, D] for ids [B, T], given positions [T], times t [B] and attention mask `sees`."""
         positions = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
         h = self.embedding(ids)
         c = None if self.time is None or t is None else self.time(t)
@@ -158,23 +161,21 @@ class AtatZooPreTrainedModel(PreTrainedModel):
     def visible_first(
         self, input_ids: Tensor, attention_mask: Tensor | None, most: int
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return ids with the visible tokens of each text moved to its start, where they are visible, and their places.
-
-        The text is then read as if it had no padding, on whichever side the padding is.
+        """Return ids with the padding of each text moved to its end, so that its side does not change the result.
 
         Args:
             input_ids: int64 [B, L].
-            attention_mask: 0 at padding, [B, L]; by default, the id of the padding token marks it.
+            attention_mask: [B, L], 0 at padding; by default, padding is recognised by the id of the padding token.
             most: maximum number of tokens in a text.
 
         Returns:
-            ids, with V at padding; bool [B, L]; and the place of each token in the input, int64 [B, L]. The last
-            two are absent without padding.
+            The ids, with V at padding; a mask, bool [B, L], that is True where they are not padding; and the original
+            place of each token, int64 [B, L]. Without padding, the mask and the places are not returned (None).
         """
         visible = visible_in(self.config, input_ids, attention_mask)
         length = int(visible.sum(1).max())
         if length > most:
-            raise ValueError(f"the text has {length} tokens, and this model reads at most {most}; shorten the text")
+            raise ValueError(f"the text has {length} tokens, but this model reads at most {most}; shorten the text")
         if bool(visible.all()):
             return input_ids, None, None
         places = visible.long().argsort(dim=1, descending=True, stable=True)
@@ -182,7 +183,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         return ids.gather(1, places), visible.gather(1, places), places
 
     def logits(self, hidden: Tensor, near: Tensor | None) -> Tensor:
-        """Return logits [B, L, S], float32, from hidden states [B, L, D] and visible neighbours [B, L, 2R]."""
+        """Return logits [B, L, S], float32, for hidden states [B, L, D] and visible neighbours [B, L, 2R]."""
         logits = self.head(hidden, self.embedding.weight)
         if self.prior is not None and near is not None:
             logits = self.prior(logits.flatten(0, 1), near.flatten(0, 1)).view_as(logits)
@@ -190,7 +191,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
 
 
 class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
-    """Masked language model: p(token | visible tokens) at every position; only predictions at masks are meaningful."""
+    """Masked language model: p(token | visible tokens) at every position, which is only meaningful at masks."""
 
     def forward(
         self,
@@ -203,19 +204,20 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> MaskedLMOutput | tuple[Tensor, ...]:
-        """Return logits [B, L, S].
+        """Return logits [B, L, S], and a loss if `labels` are passed.
 
         Args:
-            input_ids: int64 [B, L], with masks.
-            attention_mask: 0 at padding, [B, L]; by default, the id of the padding token marks it.
-            timesteps: diffusion time [B], for a time-conditioned network; by default, that of the fraction of masks.
-            turns: for a network of form `turns`, int64 [B, L]: −1 for given tokens, and for others the step in which
-                each was or will be decoded; a prediction only reads tokens of earlier steps. By default, all visible
-                tokens are given and all masks are decoded next.
-            labels: true tokens, −100 at positions to ignore; the loss is the mean cross-entropy in nats.
-            output_hidden_states: whether to return the last hidden states, [B, L, D], too.
+            input_ids: token ids with masks, int64 [B, L].
+            attention_mask: [B, L], 0 at padding; by default, padding is recognised by the id of the padding token.
+            timesteps: diffusion times [B] for a time-conditioned network; by default, computed from the fraction of
+                masks in each text.
+            turns: decoding step of each token, int64 [B, L], or −1 for given tokens, for a network of form `turns`,
+                whose predictions only read tokens from earlier steps. By default, visible tokens are given and masks
+                are decoded in the next step.
+            labels: true tokens [B, L], −100 at positions to ignore; the loss is the mean cross-entropy in nats.
+            output_hidden_states: whether to also return the last hidden states [B, L, D].
             return_dict: whether to return a `ModelOutput` instead of a tuple.
-            unused: arguments of other models; ignored.
+            unused: arguments of other models, which are ignored.
         """
         config = self.config
         ids, visible, places = self.visible_first(input_ids, attention_mask, config.max_position_embeddings)
@@ -241,17 +243,17 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         """Return the time [B] at which a fraction [B] of the tokens is masked."""
         times = torch.tensor(self.config.times, device=share.device)
         place = share.float() * (len(times) - 1)
-        # A product that should be whole is not quite: t is multiplied by 1,000, so that its last digits are read.
+        # Round products that should be integers, because the network multiplies t by 1,000 and reads its last digits.
         if len(times) > 2:
             place = torch.where((place - place.round()).abs() < 1e-3, place.round(), place)
         low = place.long().clamp(max=len(times) - 2)
         return torch.lerp(times[low], times[low + 1], place - low)
 
     def in_turns(self, ids: Tensor, turns: Tensor, visible: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D] that have read the tokens of earlier steps.
+        """Return hidden states [B, L, D] that depend only on tokens from earlier steps.
 
-        Position i carries the token before it, or a mask if that token is decoded no earlier than its own, and predicts
-        its own token. A token that its carrier may not show to later steps gets a second carrier.
+        Position i predicts token i. Its input is token i − 1, or a mask if that token is not decoded before token i. An
+        additional position carries a token that later steps must read but that its own position cannot show them.
         """
         mask = self.config.predictable
         carried, ready = F.pad(ids, (1, 0), value=mask), F.pad(turns + 1, (1, 0))
@@ -270,7 +272,7 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         return self.read(tokens, positions=positions, sees=sees[:, None])[:, : ids.shape[1]]
 
     def neighbours(self, ids: Tensor, turns: Tensor | None) -> Tensor:
-        """Return the tokens at −1, 1, −2, 2 … that a prediction may read, int64 [B, L, 2R]; V where it may not."""
+        """Return the neighbours at −1, 1, −2, 2 … that each prediction may read, int64 [B, L, 2R]; others are V."""
         reach, absent, L = len(self.config.ngram_prior), self.config.predictable, ids.shape[1]
         offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
 
@@ -281,14 +283,14 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         near = beside(ids, absent)
         return near if turns is None else near.masked_fill(beside(turns, -1) >= turns[..., None], absent)
 
-    # The library's own takes what writing from left to right needs, which unmasking has no use for.
+    # The library's own `generate` has parameters for generation from left to right, which unmasking does not use.
     def generate(self, inputs: Tensor | None = None, **options: Any) -> Tensor:  # type: ignore[override]
         """Generate texts by unmasking; see `generation_atat_zoo.generate`."""
         return generate(model=self, inputs=inputs, **options)
 
 
 class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
-    """Causal language model: p(token | tokens before it); a text begins with the start token V, the tokenizer's BOS."""
+    """Causal language model: p(token | tokens before it). A text begins with the start token V, the tokenizer's BOS."""
 
     def forward(
         self,
@@ -301,14 +303,14 @@ class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
     ) -> CausalLMOutput | tuple[Tensor, ...]:
         """Return logits [B, L, S] of the next token at each position; keys and values are not cached.
 
-        The arguments are those of any causal model of the library; `labels` are the tokens themselves.
+        The arguments are those of any causal model in transformers; `labels` are not shifted.
         """
-        most = self.config.max_position_embeddings + 1  # with the start
+        most = self.config.max_position_embeddings + 1  # including the start token
         ids, _, places = self.visible_first(input_ids, attention_mask, most)
-        hidden = put_back(self.read(ids, causal=True), places)  # what is to the right, as the padding now is, is unseen
+        hidden = put_back(self.read(ids, causal=True), places)  # padding is now on the right, which is not read
         near, absent = None, self.config.predictable
         if self.prior is not None:
-            # Of the next token: itself, and what is before it, to the left, and nothing to the right.
+            # Neighbours of the next token: the current token and those before it, and none on the right.
             left = [F.pad(ids, (by, 0), value=absent)[:, : ids.shape[1]] for by in range(self.prior.reach)]
             none = torch.full_like(ids, absent)
             near = put_back(torch.stack([each for tokens in left for each in (tokens, none)], dim=2), places)
@@ -318,9 +320,9 @@ class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
         found = CausalLMOutput(loss=loss, logits=logits, hidden_states=(hidden,) if output_hidden_states else None)
         return found.to_tuple() if return_dict is False else found
 
-    # The library names more arguments, which it gives by name.
+    # The library passes more arguments by keyword.
     def prepare_inputs_for_generation(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **unused: Any
     ) -> dict[str, Any]:
-        """Return the whole text as the input of every step."""
+        """Return the inputs for a step: always the whole text, because keys and values are not cached."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}

@@ -1,4 +1,7 @@
-"""N-gram prior of a network. N predictions, V predicted tokens, R the reach."""
+"""N-gram prior of a network.
+
+Shapes: N predictions, V predicted tokens, R the reach in tokens.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -7,11 +10,12 @@ from .configuration_atat_zoo import AtatZooConfig
 
 
 class AtatZooNGramPrior(nn.Module):
-    """N-gram prior: scores of a token given its visible neighbours, which are added to the logits.
+    """N-gram prior: scores of each token given its visible neighbours, which are added to the logits.
 
-    Let c(h, y) be the number of times that y occurs at some distance from h, N(h) the number of times that h has a
-    token there, T(h) the number of different ones, and p(y) the frequency of y. For each neighbour −1, 1, −2, 2, … the
-    score is γ · [log(1 + c(h, y)/(T(h)·p(y))) − log(1 + N(h)/T(h))] with learned γ. `apart_d` has counts at distance d.
+    For a neighbour h at a certain distance, c(h, y) is the number of times that y occurs at this distance from h, N(h)
+    the number of times that any token does, T(h) the number of distinct tokens that do, and p(y) the frequency of y.
+    The score for each neighbour −1, 1, −2, 2, … is γ · [log(1 + c(h, y)/(T(h)·p(y))) − log(1 + N(h)/T(h))] with a
+    learned γ. The buffer `apart_d` contains the counts at distance d.
     """
 
     def __init__(self, config: AtatZooConfig) -> None:
@@ -25,7 +29,7 @@ class AtatZooNGramPrior(nn.Module):
         self._table: tuple[Tensor, ...] | None = None
 
     def forward(self, logits: Tensor, near: Tensor) -> Tensor:
-        """Return logits [N, V] plus the scores; near are the neighbours, int64 [N, 2R], V where none is visible."""
+        """Return logits [N, V] plus the scores, given the neighbours, int64 [N, 2R], with V where none is visible."""
         if self._table is None or self._table[0].device != logits.device:
             self._table = self.table()
         first, number, less, token, score = self._table
@@ -38,8 +42,11 @@ class AtatZooNGramPrior(nn.Module):
         return logits.index_put((which // (2 * self.reach), token[at]), gained, accumulate=True)
 
     def table(self) -> tuple[Tensor, ...]:
-        """Return for each neighbour h the offset and number of its tokens and log(1 + N/T); then tokens and scores."""
-        device, tokens = self.tokens.device, self.tokens.cpu()  # in float64, which not every device has
+        """Return, for each neighbour h, the offset and number of its entries and log(1 + N/T).
+
+        Also return the token and the score of each entry.
+        """
+        device, tokens = self.tokens.device, self.tokens.cpu()  # float64, which not every device has
         apart = [getattr(self, f"apart_{distance}").cpu().long().unbind(1) for distance in range(1, self.reach + 1)]
         places = [each for one, other, times in apart for each in ((one, other, times), (other, one, times))]
         row = torch.cat([place * (self.V + 1) + h for place, (h, _, _) in enumerate(places)])
