@@ -270,7 +270,7 @@ def produce(case):
     message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
     # What differs from machine to machine: the hash in a folder's name, the example plugin, the memory.
     message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message).replace(", rank", "")
-    message = re.sub(r"this machine has [\d,.]+ GB", "this machine has … GB", message)
+    message = re.sub(r"this machine has only [\d,.]+ GB", "this machine has only … GB", message)
     return done.returncode, message, done.stdout
 
 

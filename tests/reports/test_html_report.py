@@ -232,9 +232,7 @@ def test_what_is_damaged_is_said_once_and_without_a_model_there_is_a_page(atat, 
     evaluation, replay, nothing = err.splitlines()
     assert evaluation.startswith(f"note: {run / 'evaluations' / 'importance.json'} cannot be read: ")
     assert replay.startswith(f"note: {run / 'report' / 'replay.json'} cannot be read: ")
-    assert nothing.startswith(
-        f"note: no results were computed for the report: {run} has no final model yet; finish"
-    )
+    assert nothing.startswith(f"note: no results were computed for the report: {run} has no final model yet; finish")
     text = (run / "report.html").read_text(encoding="utf-8")
     assert given(text)["data"]["tables"]["curves"]
 
