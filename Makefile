@@ -86,7 +86,7 @@ test: $(VENV)/installed-test $(VENV)-plugins/installed
 	$(PYTEST)
 
 test-fast: $(VENV)/installed-test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" tests
 
 current: BIN = $(VENV)-current/bin
 current: $(VENV)-current/installed

@@ -21,6 +21,7 @@ def test_conformance(case):
     case.run()
 
 
+@pytest.mark.slow
 def test_no_part_needs_torch_to_be_listed():
     # All in one interpreter; one each would take a minute.
     assert set(CHECKS) == set(KINDS)

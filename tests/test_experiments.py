@@ -41,6 +41,7 @@ SMALL += [
 IMPORTANCE = {"importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 
 
+@pytest.mark.slow
 def test_every_name_is_an_experiment_that_resolves_to_itself():
     assert {f"{size}/{variant}" for size in (*SIZES, "owt-8x256", "cpu") for variant in VARIANTS} | {*VARIANTS} < {
         *NAMES

@@ -167,6 +167,7 @@ def test_a_signal_keeps_what_is_done(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 def test_what_was_measured_elsewhere_is_not_gone_on_with(tmp_path, monkeypatch, capsys):
     page = tmp_path / "gpu.md"
     monkeypatch.setattr(gpu, "PARTS", (Part("a", "A", 1, fine),))

@@ -96,6 +96,7 @@ def two_layers(monkeypatch):
     return step, load("owt-small/mdlm", step.overrides).parts["backbone"]
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_whole_step_is_within_three_hundredths_of_the_formula(monkeypatch):
     """It is in the loss, where the weights, which are there before, and the gradients, which come, do not count."""
     step, backbone = two_layers(monkeypatch)

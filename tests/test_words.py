@@ -47,6 +47,7 @@ def test_a_page_says_the_words_of_the_field(page):
     assert found(page.read_text(encoding="utf-8")) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["atat_zoo", "plugins"])
 def test_messages_help_texts_and_docstrings_say_them_too(folder):
     for path in (ROOT / folder).rglob("*.py"):

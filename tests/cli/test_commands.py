@@ -206,6 +206,7 @@ def test_help_and_version_import_no_command(atat):
 HEAVY = ("torch", "composer", "webdataset")
 
 
+@pytest.mark.slow
 def test_listing_and_checking_import_nothing_heavy():
     commands = {
         "zoo list": 0,
@@ -232,6 +233,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_table():
     code, text = on_terminal("zoo", "list", "noise")
     assert code == 0

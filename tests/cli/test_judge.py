@@ -28,6 +28,7 @@ def atat(atat, monkeypatch, root):
     return lambda *words, text_generator="text_generator": atat("judge", text_generator, *words)
 
 
+@pytest.mark.slow
 def test_a_table_with_the_held_out_text_beside_it(atat):
     out = printed(atat, "--judge", "judge", "--num-samples", "4")
     assert "4 texts of 16 tokens by ancestral, seed 0, step 3" in out

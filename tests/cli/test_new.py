@@ -21,6 +21,8 @@ from tests.cli.terminal import printed, refused
 from tests.installing import install_beside
 from tests.pages import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def python(*words, cwd):
     return subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False)
@@ -190,7 +192,6 @@ def test_an_experiment_is_written_by_asking_or_like_another(atat, tmp_path, monk
     assert load("asked.toml") == load("base/sotu", expected)
 
 
-@pytest.mark.slow
 def test_its_own_tests_pass_as_they_are_written_and_parts_of_packages_train_together(written):
     done = forked.run(["-q", "-p", "no:cacheprovider"], written["target"], code=forked.PYTEST)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -62,6 +62,7 @@ def test_sample_prints_texts_or_json_with_their_cost(atat):
     assert json.loads(atat(*words)[1])["texts"] == sampled["texts"]
 
 
+@pytest.mark.slow
 def test_sample_ends_a_text_at_eos_unless_windows_are_asked_for(atat, root):
     make_run(root, "ends", "mdlm", sampler={"use": "ancestral", "steps": 4}, data={"special_tokens": "both"})
     words = ("sample", "ends", "--json", "--num-samples", "150", "--seed", "4")
@@ -197,6 +198,7 @@ def test_a_mistake_is_one_sentence(atat, words, said):
     assert said in refused(atat, *words)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mistaken")
 def test_a_mistake_is_said_before_torch_is_imported(root):
     commands = [words for words, _ in MISTAKES]

@@ -28,6 +28,8 @@ from atat_zoo.system.errors import UserError
 from tests.limited import full_disk, limited
 from tests.tiny import folder_of
 
+pytestmark = pytest.mark.slow
+
 LONG = texts(2000)  # several batches of documents, several groups of shards
 BIG = {"length": 64, "sequences_per_shard": 64}
 
@@ -388,7 +390,6 @@ def repacked(state, method=zipfile.ZIP_STORED, **changed):
     return file.getvalue()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

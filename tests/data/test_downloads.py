@@ -35,9 +35,12 @@ from atat_zoo.system.locks import locked
 from tests.faulty_server import serving
 from tests.limited import full_disk, limited
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
+    ),
+]
 
 LANES = BATCH = 12
 SIZE = 10_240  # bytes of each of the shards below

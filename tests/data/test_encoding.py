@@ -20,6 +20,8 @@ from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 from atat_zoo.registry import component
 from atat_zoo.system.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 TEXTS = texts(150)
 
 
@@ -103,7 +105,6 @@ def test_what_lies_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
     assert "PYTHONSAFEPATH" not in os.environ
 
 
-@pytest.mark.slow
 def test_a_killed_process_ends_the_build_which_continues(tmp_path, monkeypatch):
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
     settings = {"corpus": Memory(train=TEXTS), "tokenizer": MortalTokenizer()}
@@ -155,7 +156,6 @@ def runs(process):
         return False
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [("SIGINT", 130), ("SIGKILL", -9)])
 def test_nothing_is_left_when_the_first_process_ends(tmp_path, sent, code):
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "2"), str(Path(__file__).parent), sent]

@@ -54,6 +54,7 @@ def test_files_know_how_much_text_is_in_them(tmp_path, form, monkeypatch):
     assert size == pytest.approx(sum(map(len, TEXTS)), rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -108,6 +109,7 @@ def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
     assert estimate(made).free == 1 << 40
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, monkeypatch, atat):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("\n".join(TEXTS))

@@ -39,6 +39,7 @@ def test_what_a_tokenizer_learns_from_has_no_endless_words(text, most):
     assert list(learnable("x" * (3 << 20), 1 << 19)) == ["x" * (1 << 19)] * 6
 
 
+@pytest.mark.slow
 def test_the_progress_of_a_tokenizer_has_a_total(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(f"line {i} " + "x" * 999 for i in range(3000)))
     corpus = {"use": "files", "train": [str(tmp_path / "a.txt")], "document": "line"}

@@ -19,6 +19,8 @@ from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.system.errors import UserError
 from tests.tiny import folder_of
 
+pytestmark = pytest.mark.slow
+
 TEXTS = texts(90)
 
 

@@ -100,6 +100,7 @@ def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("importance"), "weighs", objective, **parts)
 
 
+@pytest.mark.slow
 def test_a_run_says_it_and_records_it(run, atat):
     said = json.loads(printed(atat, "importance", str(run), "--sequences", "0", "--bands", "3", "--json"))
     alone = json.loads(printed(atat, "eval", str(run), "--sequences", "0", "--json"))

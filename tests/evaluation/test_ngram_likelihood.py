@@ -54,6 +54,7 @@ def denoise(z, t, where):
     return torch.tensor(found, dtype=torch.float64).view(-1, V).log()
 
 
+@pytest.mark.slow
 def test_the_bound_is_that_of_the_table_as_a_denoiser():
     found = average(scores_between(TABLE, V), TEXTS, all_masks(TEXTS), V)["nats"].nelbo
     expected = enumerate_masks(from_denoiser(denoise), TEXTS, mask_id=V)

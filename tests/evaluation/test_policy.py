@@ -262,6 +262,7 @@ def test_a_block_model_pays_block_by_block():
 root = runs(text_generator={"objective": "mdlm", "data": {"remainder": "pad"}})
 
 
+@pytest.mark.slow
 def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
     monkeypatch.chdir(root)
     out = printed(atat, "eval", "text_generator", "--bound", "policy", "sampler.steps=4", "--orders", "3")

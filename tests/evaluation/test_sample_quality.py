@@ -96,6 +96,7 @@ def text_generator(root):
     return root / "text_generator"
 
 
+@pytest.mark.slow
 def test_each_rank_writes_the_texts_of_its_own_numbers(text_generator, monkeypatch):
     """Together they write what one process writes, beside the held-out texts of the same numbers."""
     model, shown = Model.from_run(text_generator), []
@@ -156,6 +157,7 @@ def test_the_same_seed_gives_the_same_numbers_and_other_settings_another_file(te
     assert len(list((text_generator / "evaluations").glob("*-3x16-*"))) == 3
 
 
+@pytest.mark.slow
 def test_a_shorter_length_holds_for_both(text_generator, judge, root):
     found = judged(text_generator, judge, number=3, length=8)
     assert (found.length, found.model.tokens, found.data.tokens) == (8, 24, 24)

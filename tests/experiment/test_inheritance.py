@@ -176,6 +176,7 @@ def test_a_tokenizer_that_has_changed_is_not_taken(run, write):
         tokenizer.train(lambda: iter(()))
 
 
+@pytest.mark.slow
 def test_nothing_of_this_imports_torch(run, write):
     path = write("a.toml", f'init_from = "{run}"')
     code = f"import sys; from atat_zoo.experiment import load; load({path!r}); sys.exit('torch' in sys.modules)"

@@ -70,6 +70,7 @@ def test_a_part_is_written_and_read_back(data, kind):
     assert unstructure(again) == table
 
 
+@pytest.mark.slow
 @given(table=experiments())
 def test_an_experiment_resolves_to_itself(table, tmp_path_factory):
     try:

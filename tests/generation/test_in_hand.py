@@ -80,6 +80,7 @@ def test_the_shares_of_the_tokens_sum_to_the_bound_and_a_text_alone_has_the_same
     assert model.score(TEXTS, draws=2, batch_size=1).first.per_token == pytest.approx(found.first.per_token, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_more_draws_are_nearer_to_the_mean_over_all_orders(mdlm):
     """A text of two tokens between its ends has 2⁴ masks: the bound by enumeration."""
     row = torch.tensor([[256, *b"We", 257]])

@@ -111,6 +111,7 @@ def test_two_bounded_gaps_are_weighed_together():
     assert length_posterior(chains(7), layout, batch_size=1) == pytest.approx(found, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_fills_and_lengths_are_drawn_from_the_exact_joint():
     """One at a time the fills are exact as well: (n, fill) has the probability that Bayes' rule gives it."""
     text, number = "0[MASK:1-3]01", 6000

@@ -215,6 +215,7 @@ def test_weights_of_another_model_are_said(saved):
         assert f"model.safetensors and model.json belong to different models: {problem}" in said_of(folder)
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_the_earlier_model_or_none_that_is_taken_for_one(saved, monkeypatch):
     """The old description must not stand beside new weights, nor the new one beside old weights."""
     monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -141,6 +141,7 @@ def test_the_network_computes_in_it_and_the_probabilities_do_not(wide, precision
     assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.slow
 def test_a_compiled_backbone_writes_the_same_text(wide, monkeypatch):
     # Traced as it would be, and run without the time that a C++ compiler takes.
     monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="aot_eager"))

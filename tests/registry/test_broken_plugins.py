@@ -11,6 +11,8 @@ import pytest
 from atat_zoo.registry.plugins import of_plugin
 from tests.installing import GOOD, alone, good, install
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["alone", "install"]
 
 MENU = '[masking.spiral]\npath = "made_up_shown.strategies:Spiral"\nsummary = "made up"\n'

@@ -52,6 +52,7 @@ def given(text):
     return json.loads(re.search(r'<script type="application/json" id="given">(.*?)</script>', text, re.DOTALL)[1])
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_data_and_what_a_run_wrote_is_no_markup(data, text):
     assert given(text)["data"] == json.loads(json.dumps(data | {"title": TITLE}))
     assert "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt; · atat report</title>" in text
@@ -130,6 +131,7 @@ def test_every_chart_is_valid_and_every_axis_says_its_unit(data, text, of_study,
     assert f'"data": {{"name": "{table}"}}' in json.dumps(bare[name])
 
 
+@pytest.mark.slow
 def test_no_word_of_a_run_is_in_an_expression(tmp_path):
     """Vega compiles them. A word may be in a row of the data, and in a scale's domain of runs, and nowhere else."""
     words = "'+alert(1)+\\"

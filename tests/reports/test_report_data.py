@@ -375,6 +375,7 @@ def test_tasks_of_the_latest_weights_are_tables_with_a_column_for_each_run(copy,
     assert "`atat compare RUN RUN --task`" in shared["said"][2]
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported(full):
     call = "import sys; from pathlib import Path; from atat_zoo.reports.report_data import collect"
     call += "; collect([Path(sys.argv[1])]); print('torch' in sys.modules)"

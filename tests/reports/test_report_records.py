@@ -22,6 +22,8 @@ from atat_zoo.system.errors import OmissionNote, UnsavedNote, UserError
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from tests.evaluation.making import make_run
 
+pytestmark = pytest.mark.slow
+
 LEARNED = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
 TIMED = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "time_conditioning": True}
 OBJECTIVES = {

@@ -21,6 +21,7 @@ def wait(process):
     return process.poll()
 
 
+@pytest.mark.slow
 def test_a_process_runs_atat_by_itself_and_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()

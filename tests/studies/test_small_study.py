@@ -14,6 +14,8 @@ from atat_zoo.studies.runner import FINISHED, TO_CONTINUE, TO_DO, StudyRunner, p
 from atat_zoo.training import train
 from tests.studies.making import STUDY, Place
 
+pytestmark = pytest.mark.slow
+
 MORE = """
 [samplers]
 arms = ["plain", "fast"]

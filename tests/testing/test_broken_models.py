@@ -225,6 +225,7 @@ def test_what_is_broken_is_named(check, part, said):
         check(part)
 
 
+@pytest.mark.slow
 def test_the_same_parts_unbroken_pass():
     testing.check_objective(building(OBJECTIVE))
     testing.check_backbone(building(BACKBONE))

@@ -150,6 +150,7 @@ def test_a_sampler_with_a_generator_of_its_own():
         testing.check_sampler(careless)
 
 
+@pytest.mark.slow
 def test_a_sampler_that_is_covered_passes():
     testing.check_sampler(Covered())
     testing.check_policy(Covered())

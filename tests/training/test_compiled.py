@@ -66,6 +66,7 @@ def test_without_a_compiler_it_is_refused_before_anything_is_built(tiny, tmp_pat
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_auto_compiles_on_a_gpu_and_the_recipes_for_one_say_so(tiny, monkeypatch):
     assert compiles("auto", "cuda:0")
     assert not compiles("auto", "cpu")

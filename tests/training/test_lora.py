@@ -21,6 +21,8 @@ from atat_zoo.training.initial_weights import InitialWeights
 from tests import forked
 from tests.training.test_trainer import Listener
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("peft", reason="the extra atat-zoo[lora] is not installed")
 
 BASE = """
@@ -222,7 +224,6 @@ def test_a_base_is_found_from_any_folder(root, base, tmp_path, monkeypatch):
     assert torch.equal(logits(Model.from_run(run)), found)
 
 
-@pytest.mark.slow
 def test_a_checkpoint_is_continued_from_by_ranks_that_share_the_weights(root, base, tuned, interrupted):
     """It lacks the weights of the base, which each rank has and gives a part of."""
     path = interrupted / "resolved.toml"

@@ -47,6 +47,7 @@ def small(tmp_path_factory):
     return train(load(str(root / "small.toml"), STEPS), root / "run", reporter=told), told
 
 
+@pytest.mark.slow
 def test_a_run_says_what_was_done(small):
     result, told = small
     assert (result.finished, result.step, result.signal, list(result.tasks)) == (True, 4, None, [])

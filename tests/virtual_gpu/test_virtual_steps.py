@@ -13,6 +13,8 @@ from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, PART
 from tests.virtual_gpu.context import CONTEXT, V
 from tests.virtual_gpu.device import CUDA, NoFloat64Error, VirtualGPU, on_cpu, to_gpu
 
+pytestmark = pytest.mark.slow
+
 READS_Z = {"estimator": PARTS["estimator"] | {"reads": "z"}}
 MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
 ADAPTIVE = {"use": "adaptive", "bias": "running"}

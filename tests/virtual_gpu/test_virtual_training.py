@@ -20,6 +20,8 @@ from atat_zoo.training.metrics_writer import MetricsWriter
 from tests.modeling.objectives.small_objectives import BASELINES, N, batch, build
 from tests.virtual_gpu.device import CUDA, VirtualGPU, on_cpu, to_gpu
 
+pytestmark = pytest.mark.slow
+
 STEPS, WARM, ROWS = 3, 1, 4  # steps, those that are not counted, rows of a micro-batch
 COUNTED, MICRO_BATCHES = STEPS - WARM, N // ROWS
 MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}

@@ -23,6 +23,8 @@ from tests.modeling.objectives.small_objectives import BASELINES, L, batch, buil
 from tests.virtual_gpu.context import CONTEXT, TOKENIZER, V
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
 
+pytestmark = pytest.mark.slow
+
 ROWS, STEPS = 4, 3
 ASKED = ("copy to the host", "diffusion/positions.py to_host")
 MODELS = {**BASELINES, "mdlm": {"use": "mdlm"}, "adaptive": {"use": "adaptive", "bias": "left_to_right"}}

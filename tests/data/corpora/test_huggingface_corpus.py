@@ -9,6 +9,8 @@ from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_corpus
 
+pytestmark = pytest.mark.slow
+
 datasets = pytest.importorskip("datasets", reason="the extra atat-zoo[huggingface] is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
 

@@ -52,6 +52,7 @@ TEXTS = ["we the people", "naïve 日本 🙂", "two\nlines "]
 IDS = {"tokenizer": "bytes"}
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\ufeff")), min_size=1, max_size=8),
@@ -305,6 +306,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tars")
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.data(), st.sampled_from(ARCHIVES))
 def test_a_flipped_bit_loses_no_document(folder, data, archive):

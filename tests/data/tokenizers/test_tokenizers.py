@@ -82,6 +82,7 @@ def test_bpe_learns_pairs_and_stops_when_there_are_none():
     assert small.vocabulary_size == 260  # bytes, "aa", "aaaa", BOS, EOS
 
 
+@pytest.mark.slow
 def test_bpe_is_the_same_in_another_process():
     script = "from tests.data.tokenizers.test_tokenizers import model; print(model('bpe').library.to_str())"
     environment = {**os.environ, "PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "2"}

@@ -174,6 +174,7 @@ def test_strata_must_not_be_cut(model):
     assert "set it to 32" in problem.text
 
 
+@pytest.mark.slow
 def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, atat, monkeypatch):
     monkeypatch.chdir(root)
     words = [

@@ -55,6 +55,7 @@ def test_a_row_s_logits_do_not_depend_on_what_fills_it(model, lengths, seed):
         torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_learns_and_is_a_function_of_its_seed_and_leaves_the_model_as_it_is(model):
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
     state = torch.random.get_rng_state()

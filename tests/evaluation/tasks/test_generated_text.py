@@ -48,6 +48,7 @@ def controlled(root, strength=8.0, **more):
     return ControlledTask(guidance=bias, classifier=topic, texts=6, **more)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_guided_texts_and_of_others(root, judge):
     model, task, told = Model.from_run(root / "run"), controlled(root, judge=judge), []
     scores = task.measure(model, root / "run", seed=2, progress=lambda *done: told.append(done))
@@ -62,6 +63,7 @@ def test_the_numbers_are_those_of_guided_texts_and_of_others(root, judge):
         assert scores[f"{whose}generative perplexity"].value == perplexity(judge, written.texts)
 
 
+@pytest.mark.slow
 def test_guidance_moves_the_guided_texts_alone(root):
     """So strong a bias leaves one letter: no entropy, and texts of no other kind; at strength 0 both are alike."""
     model = Model.from_run(root / "run")

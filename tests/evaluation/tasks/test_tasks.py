@@ -69,6 +69,7 @@ def test_a_protocol_of_a_model_of_dialogues_is_refused_where_tasks_are_named():
     assert str(problem).startswith("evaluation.tasks: protocols are defined for running text")
 
 
+@pytest.mark.slow
 def test_what_is_measured_once_is_read(root, monkeypatch):
     run = shutil.copytree(root / "run", root / "read", ignore=shutil.ignore_patterns("evaluations"))
     times, told = [], []

@@ -24,6 +24,8 @@ from atat_zoo.system import locks
 from atat_zoo.system.atomic_files import HOST
 from tests.system.dying import dies
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path):

@@ -1,5 +1,6 @@
 """The order and the sampler `strided`, and a model that has learned it."""
 
+import pytest
 import torch
 from exactness import fit, masks, random_model
 from hypothesis import given
@@ -43,6 +44,7 @@ def test_every_token_is_read_once():
     assert not sizes
 
 
+@pytest.mark.slow
 def test_texts_are_drawn_from_the_likelihood():
     """With the bound that is reported as perplexity: what is measured is what is written."""
     built, sampler = model(2, 4, 2, std=0.7), StridedSampler(stride=2)

@@ -72,6 +72,7 @@ def parameters(spec, vocabulary_size=50257):
     return sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_presets_have_the_published_sizes(monkeypatch):
     monkeypatch.setattr("atat_zoo.modeling.backbones.dit.require", lambda *_: None)  # they are built without data
     V = 50257

@@ -222,6 +222,7 @@ def test_more_text_than_can_be_counted(counted, monkeypatch):
         DiTBackbone(ngram_prior=1).build(context)
 
 
+@pytest.mark.slow
 def test_several_processes_count_once(tmp_path, counted):
     folder = tmp_path / "copy"
     shutil.copytree(counted, folder, ignore=shutil.ignore_patterns("neighbours*"))

@@ -1,5 +1,6 @@
 """From an experiment's specifications to a module: the same for a seed, for every part of every kind."""
 
+import pytest
 import torch
 from small_objectives import full_batch
 
@@ -29,6 +30,7 @@ def test_assembling_touches_no_generator_of_the_caller_and_depends_on_the_seed_a
     assert all(torch.equal(a, b) for a, b in zip(one.backbone.parameters(), plain.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_every_part_of_every_kind_can_be_assembled():
     zoo = Zoo.load()
     context = Context(vocabulary_size=258, length=L)

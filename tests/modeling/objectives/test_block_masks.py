@@ -68,6 +68,7 @@ def masks(monkeypatch):
     return made, watched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_the_loss_and_the_gradient_by_the_dense_mask(case, request):
     expected, gradient = trained(network(case))
