@@ -1,4 +1,4 @@
-# `make quickstart` and `make test` set up what they need; nothing else is asked for.
+# `make quickstart` and `make test` install everything that they need.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -9,27 +9,27 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGUMENTS)
 .PHONY: help quickstart test test-fast current test-browser test-new test-plugins test-clients attack mutants docs lint golden bench gpu study study-all study-rest study-gpu baselines samplers clean
 
 help:
-	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
-	@echo "make test         the whole suite, and those of the packages in plugins/"
-	@echo "make test-fast    the part that takes about three minutes"
-	@echo "make current      the whole suite in .venv-current, under a torch that is newer than Composer allows; FAST=1 for the fast part"
-	@echo "make test-browser the pages in Chromium, which is installed if there is none"
-	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
-	@echo "make test-plugins the plugins here, each in an environment of its own; NAME=atat-zoo-example for one, BORROW=1 as above"
-	@echo "make test-clients thirty calls to atat serve by clients of OpenAI's interface, each in an environment of its own; NAME=litellm for one"
-	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
-	@echo "make mutants      change one expression at a time, and see whether a test fails: N=200 of them (half an hour), or N=all; SEED=1; PLUGINS=1 installs the plugins for theirs"
-	@echo "make docs         the documentation as a site, build/site/index.html: guides, every part, the results (a minute; offline)"
-	@echo "make lint         ruff, mypy and the layers"
-	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
-	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
-	@echo "make gpu          all that waits for a GPU, nine minutes at a time, as docs/results/gpu.md: correctness, speed, memory, sampling; it continues"
-	@echo "make study        train and measure one model for every order, with three seeds (three hours on two cores; it continues)"
-	@echo "make study-all    every study with three seeds, of which the claims are (hours; atat study NAME --dry-run says how many)"
-	@echo "make study-rest   every other study: what was chosen among, longer trainings, other texts (corpora/wikitext-2 must be there)"
-	@echo "make study-gpu    the study of 30 million weights, for a GPU, all nine trainings at once (corpora/wikitext-2 must be there)"
+	@echo "make quickstart   train a small model on English text, evaluate it, sample from it and write an HTML report (5 minutes)"
+	@echo "make test         run all tests, including those of the packages in plugins/ (13 minutes)"
+	@echo "make test-fast    run the fast tests only (under two minutes)"
+	@echo "make current      run all tests in .venv-current, with a newer torch than Composer allows; FAST=1 runs only the fast ones"
+	@echo "make test-browser run the tests of web pages in Chromium, which is installed if it is missing"
+	@echo "make test-new     test what atat new writes for each kind, in empty environments; KIND=noise selects one, BORROW=1 uses the libraries of this one"
+	@echo "make test-plugins test each package in an environment of its own; NAME=atat-zoo-example selects one, BORROW=1 as above"
+	@echo "make test-clients call atat serve with clients of OpenAI's API, each in an environment of its own; NAME=litellm selects one"
+	@echo "make attack       kill and mislead processes, and damage files; N=1 takes minutes, N=100 hours; ONLY=kills selects one kind"
+	@echo "make mutants      change one expression at a time and see whether a test fails; N=200 changes (half an hour) or N=all; SEED=1; PLUGINS=1 includes the packages"
+	@echo "make docs         build the documentation in build/site/index.html (a minute, offline)"
+	@echo "make lint         run ruff, mypy and the checks of the import layers"
+	@echo "make golden       compare computed values with the record or, with OLD=revision, with those of another revision on this machine"
+	@echo "make bench        measure ratios of speed and memory, and print them with those of the last time on this machine"
+	@echo "make gpu          run all checks and measurements that need a GPU, nine minutes at a time; run it again to continue"
+	@echo "make study        train and evaluate one model for every order, with three seeds (three hours on two cores; resumes)"
+	@echo "make study-all    run every study on which a claim rests, with three seeds (hours; see atat study NAME --dry-run)"
+	@echo "make study-rest   run all other studies: screens, longer runs, other texts (needs corpora/wikitext-2)"
+	@echo "make study-gpu    run the study of models with 30M weights on a GPU, all nine runs at once (needs corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
-	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
+	@echo "make samplers     generate text with every named sampler and compare the results (most of an hour)"
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
