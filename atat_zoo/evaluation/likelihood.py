@@ -19,7 +19,7 @@ from torch import Tensor
 
 from atat_zoo.data.shard_manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.diffusion.likelihood_bounds import average
+from atat_zoo.diffusion.likelihood_bounds import Estimate, average
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.diffusion.statistics import ratio, spearman, spearman_by_chance
 from atat_zoo.evaluation import Progress, batches
@@ -125,14 +125,19 @@ def measure(
                 optional["observe"] = metrics.observer(rows[some], counted[some])
             if documents is not None:
                 optional["documents"] = documents[some].to(device)
+            if denoiser.importance_reads_hidden:  # the forward passes of the bound compute what it reads
+                optional["importance"] = True
             estimates = module.bound(x, of_text, keys, draws, bound, **optional)
+            of_hidden = estimates.pop("importance", None)
             for name, estimate in estimates.items():
                 named = ANSWERS if (form, name) == ("chat", NELBO) else name
                 contribution.setdefault(named, []).append(estimate.contribution.cpu())
             # The losses of the first bound, which is the bound under uniform masking if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
-            if denoiser.estimates_importance and denoiser.importance_reads == "z":
+            if of_hidden is not None:
+                importance.append(_mean(of_hidden).cpu())
+            elif denoiser.estimates_importance and denoiser.importance_reads == "z":
                 importance.append(_importance_when_hidden(module, x, of_text, keys, draws, bound).cpu())
             elif denoiser.estimates_importance:
                 # A time-conditioned estimator is evaluated at the middle of the diffusion.
@@ -163,8 +168,11 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
         return {"importance": module.importance(z, maskable, t)[masked]}
 
     masks = module.masks(maskable, keys, draws, bound)
-    found = average(at_masked, x, masks, module.denoiser().mask_id)["importance"]
-    return (found.loss_sum / found.loss_count).float()
+    return _mean(average(at_masked, x, masks, module.denoiser().mask_id)["importance"])
+
+
+def _mean(importance: Estimate) -> Tensor:
+    return (importance.loss_sum / importance.loss_count).float()
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor, factorisation: str = "") -> BoundValue:

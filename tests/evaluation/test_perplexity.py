@@ -15,7 +15,7 @@ from atat_zoo import Zoo
 from atat_zoo.diffusion.likelihood_bounds import Estimate, average, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.evaluation.held_out_text import text_of
-from atat_zoo.evaluation.likelihood import Measurement, evaluate_run, measure, summarise
+from atat_zoo.evaluation.likelihood import Measurement, _importance_when_hidden, evaluate_run, measure, summarise
 from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
@@ -52,7 +52,8 @@ class Known(nn.Module):
             self.importance = lambda tokens, maskable, t: torch.tensor(importance)[tokens]
 
     def denoiser(self):
-        return SimpleNamespace(estimates_importance=hasattr(self, "importance"), importance_reads="x")
+        importance = hasattr(self, "importance")
+        return SimpleNamespace(estimates_importance=importance, importance_reads="x", importance_reads_hidden=False)
 
     def bound(self, tokens, maskable, keys, draws, method):
         self.asked.append((len(tokens), self.training, torch.is_grad_enabled()))
@@ -69,7 +70,8 @@ class Real(nn.Module):
         self.weight, self.reads = nn.Parameter(torch.zeros(1)), reads
 
     def denoiser(self):
-        return SimpleNamespace(estimates_importance=True, importance_reads=self.reads, mask_id=V)
+        about = {"importance_reads": self.reads, "importance_reads_hidden": False, "mask_id": V}
+        return SimpleNamespace(estimates_importance=True, **about)
 
     def masks(self, maskable, keys, draws, method):
         return exact_k(maskable, keys, draws, time_at=LinearNoise().time_at)
@@ -243,6 +245,22 @@ def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
     assert found.nelbo.value == pytest.approx(model.context.vocabulary_size)
     (note,) = [note for note in ZeroShotTask().notes(model) if "data.packing" in note]
     assert note.endswith('data.packing = "document", not "packed"')
+
+
+@pytest.mark.parametrize("name", ["mdlm", "sets"])
+def test_the_importance_of_hidden_states_takes_no_forward_pass_of_its_own(name):
+    on_z = {"mdlm": {"use": "mdlm", "weight": "simple"}, "sets": BASELINES["sets"]}[name]
+    module, given = build(on_z, estimator="loss_prediction", masking="uniform"), batch(3)
+    passes, spec = [], EvaluationSpec(mask_samples=2)
+    module.backbone.register_forward_hook(lambda *_: passes.append(1))
+    found = measure(module, given.tokens, given.maskable, spec, seed=3)
+    assert len(passes) == 2 + (name == "sets")  # of the masks, and of its own position sets
+    assert set(found.contribution) == {"nelbo"} | ({"sets"} if name == "sets" else set())
+    keys = sequence_keys(3, "evaluation", torch.arange(len(given.tokens)))
+    with torch.no_grad():
+        alone = _importance_when_hidden(module.eval(), given.tokens, given.maskable, keys, 2, spec.bound)
+    torch.testing.assert_close(found.importance, alone, equal_nan=True)
+    assert found.importance[given.maskable].nanmean() > 0
 
 
 ESTIMATOR = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}

@@ -70,6 +70,7 @@ class ObjectiveModule(Protocol):
         method: Bound,
         observe: Observer | None = None,
         documents: Tensor | None = None,
+        importance: bool = False,
     ) -> dict[str, Estimate]:
         """Return a dict of bounds on −log p_θ(x), and pass the predictions to the observer.
 
@@ -81,6 +82,9 @@ class ObjectiveModule(Protocol):
         `tokens` is x, int64 [B, L]; `maskable` is bool [B, L]; `keys` has one key per sequence, int64 [B]. `draws` is
         the number of masks per sequence, and `method` estimates the bound under uniform masking. An objective to which
         `method` does not apply raises a `UserError`. `documents` is as in `Batch`.
+
+        With `importance`, for an estimator that reads hidden states, the dict also has the masked tokens' `importance`
+        under the same masks, from the same forward passes.
         """
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:

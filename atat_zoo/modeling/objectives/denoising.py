@@ -357,6 +357,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         method: Bound,
         observe: Observer | None = None,
         documents: Tensor | None = None,
+        importance: bool = False,
     ) -> dict[str, Estimate]:
         masks = list(self.masks(maskable, keys, draws, method))
         each = iter(masks)
@@ -364,8 +365,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             mask, where = next(each), pairs(masked)
             shown = () if observe is None else (mask.by_token[where] / len(masks), *where)
-            head_inputs = self.head_inputs_of(z, t, masked, x, documents).at(where)
-            return self.chunked_losses(head_inputs, x[where], of_logits, *shown)
+            read = self.head_inputs_of(z, t, masked, x, documents)
+            found = self.chunked_losses(read.at(where), x[where], of_logits, *shown)
+            return found | ({"importance": self.importance_of(read, z, maskable, t)[where]} if importance else {})
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
             if observe is not None:
@@ -553,6 +555,7 @@ class Predictor(Denoiser):
         self.estimates_importance = module.estimator is not None
         if module.estimator is not None:
             self.importance_reads = module.estimator.reads
+            self.importance_reads_hidden = module.estimator.reads_hidden
 
     @override
     def time_at(self, rate: Tensor) -> Tensor:
