@@ -76,6 +76,14 @@ def test_layers_and_calls_draw_by_themselves_and_repeat_with_their_keys():
     assert 0.4 < (net(x)[0] == first[0]).double().mean() < 0.6
 
 
+def test_compiled_code_draws_the_mask_of_the_call(monkeypatch):
+    layer, x = Dropout(0.5), torch.ones(8, 64)
+    set_keys(layer, rows(0, 8))
+    eager = [layer(x, call=call) for call in (3, 4)]
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert all(torch.equal(layer(x, call=call), found) for call, found in zip((3, 4), eager, strict=True))
+
+
 def test_in_evaluation_and_at_zero_it_is_the_identity():
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     assert Dropout(0.5).eval()(x) is x

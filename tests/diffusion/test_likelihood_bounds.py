@@ -194,8 +194,9 @@ def test_drawn_discrete_steps_agree_with_enumeration_at_the_same_number_of_steps
 @given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 99), st.floats(1e-4, 0.2))
 def test_a_row_has_its_time_in_the_stratum_of_its_place(batch, rows, seed, least):
     keys, maskable = sequence_keys(seed, "evaluation", torch.arange(rows)), torch.ones(rows, 5, dtype=torch.bool)
-    how = {"time_at": linear.time_at, "least": least, "most": 1.0, "batch": batch}
+    how = {"time_at": linear.time_at, "least": least, "most": 0.9, "batch": batch}
     (mask,) = clipped_t(maskable, keys, 1, **how)
+    torch.testing.assert_close(mask.t, linear.time_at((0.9 / mask.weight).float()))
     for i, t in enumerate((1 / mask.weight).tolist()):
         group = min(batch, rows - i // batch * batch)
         low = least + (1 - least) * (i % batch) / group

@@ -136,6 +136,31 @@ def test_gains_and_biases_are_vectors_and_weights_are_matrices():
 # What it sees
 
 
+@torch.no_grad()
+def test_a_gated_layer_adds_its_two_branches():
+    """With one token, attention returns its value."""
+    layer, rotary = build(time_conditioning=True, layers=1).blocks[0], Rotary(8)
+    h, c = torch.randn(2, B, 1, 32, generator=torch.Generator().manual_seed(0))
+    c = c[:, 0]
+    layer.gates.weight.zero_()
+    layer.gates.bias.copy_(torch.cat([torch.full((32,), 2.0), torch.full((32,), 3.0)]))
+    value = layer.qkv(layer.norm_attention(h, c))[..., 64:]
+    attended = h + 2 * layer.out(value)
+    expected = attended + 3 * layer.mlp(attended, c)
+    torch.testing.assert_close(layer(h, c, rotary(torch.zeros(1), h.dtype), None, None, 0, None), expected)
+
+
+@torch.no_grad()
+def test_causal_attention_reads_no_later_token(tokens):
+    model = build()
+    other = tokens.clone()
+    other[:, 5:] = (tokens[:, 5:] + 1) % V
+    a, b = (model(each, attention="causal") for each in (tokens, other))
+    assert torch.equal(a[:, :5], b[:, :5])
+    assert not torch.equal(a[:, 5:], b[:, 5:])
+    assert not torch.equal(a, model(tokens))
+
+
 def test_only_relative_positions_matter(tokens):
     model = build()
     with torch.no_grad():

@@ -6,6 +6,7 @@ from small_objectives import full_batch
 
 from atat_zoo import Zoo
 from atat_zoo.experiment import from_table
+from atat_zoo.modeling.estimators import UniformEstimator
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from tests.generation.making import SMALL
@@ -28,6 +29,17 @@ def test_assembling_touches_no_generator_of_the_caller_and_depends_on_the_seed_a
     # The backbone starts alike in every experiment of a seed, so that a comparison compares nothing else.
     plain = assemble(from_table(SMALL | {"estimator": "uniform", "masking": "uniform"}), context).backbone
     assert all(torch.equal(a, b) for a, b in zip(one.backbone.parameters(), plain.parameters(), strict=True))
+
+
+def test_an_estimator_need_not_inherit_from_its_contract(monkeypatch):
+    class Half(torch.nn.Module):
+        def forward(self, tokens, embedded, t, maskable):
+            return torch.full(tokens.shape, 0.5)
+
+    monkeypatch.setattr(UniformEstimator, "build", lambda self, context: Half())
+    experiment = from_table(SMALL | {"estimator": "uniform", "masking": "uniform"})
+    module = assemble(experiment, Context(vocabulary_size=258, length=L))
+    assert (module.estimator.reads, module.estimator.reads_time, module.estimator.reads_hidden) == ("x", False, False)
 
 
 @pytest.mark.slow

@@ -165,6 +165,7 @@ STEPS, METHODS = {"evaluation": {"bound": {"use": "discrete_t"}}}, ("discrete_t"
         ({"objective": "mlm"} | TIMED, ["backbone.time_conditioning", "mlm"]),
         ({"objective": "block"} | CAUSAL | TIMED, ["backbone.time_conditioning", "block"]),
         ({"objective": "autoregressive"} | TEMPERED, ["sampler", "one token at a time"]),
+        ({"objective": {"use": "block", "block_size": 2}, "sampler": "ancestral"}, ["sampler", "a block at a time"]),
         ({"objective": "block"} | CAUSAL | STEPS, ["evaluation.bound", "block", *METHODS]),
     ],
 )

@@ -11,7 +11,7 @@ from small_objectives import BACKBONE, L, V, batch, build, full_batch
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.likelihood_bounds import uniform_order
-from atat_zoo.diffusion.randomness import fold, sequence_keys
+from atat_zoo.diffusion.randomness import fold, sequence_keys, uniform
 from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
@@ -402,6 +402,11 @@ def test_subsets_have_every_size_and_place():
     sizes = {1: 1 / 9, 2: 1 / 9, 3: 1 / 3}
     expected = {free: sizes[sum(free)] for free in itertools.product((0, 1), repeat=3) if any(free)}
     assert drawn("subset_share") == {free: pytest.approx(share, abs=0.03) for free, share in expected.items()}
+    keys, maskable = sequence_keys(0, "sets", torch.arange(50)), torch.ones(50, 9, dtype=torch.bool)
+    told = sets_of(9, prompt_share=0, gap_share=0, subset_share=1.0).given(maskable, keys)
+    # Keys from 0 on are those of the steps of the free positions.
+    ranks = uniform(fold(keys, -3), 9, torch.float64).argsort(1, descending=True).argsort(1)
+    assert torch.equal(told, ranks >= (~told).sum(1, keepdim=True))
 
 
 def test_every_row_has_an_order_of_its_own_and_every_turn_of_it_is_drawn():
