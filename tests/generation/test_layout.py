@@ -92,6 +92,19 @@ def test_tokens_before_a_gap_are_those_before_a_word(text):
     assert list(layout.pieces[0]) == whole[:-1]
 
 
+def test_two_line_ends_that_are_one_token_at_the_end_are_two_before_a_gap():
+    class Lines:
+        vocabulary_size = 3
+
+        def decode(self, ids):
+            return "".join(("a", "\n", "\n\n")[i] for i in ids)
+
+        def encode(self, text):
+            return [*self.encode(text[:-2]), 2] if text.endswith("\n\n") else ["a\n".index(c) for c in text]
+
+    assert SpaceAwareTokenizer(Lines()).before_gap("a\n\n") == ([0, 1, 1], False)
+
+
 @pytest.mark.parametrize("name", ["bytes", "characters"])
 def test_a_space_that_is_always_a_token_is_given(name):
     layout = laid("the [MASK] of", name)

@@ -98,6 +98,18 @@ def test_layers_that_find_no_room_come_when_it_is_their_turn(model, gpu, other, 
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_without_numbers_the_free_memory_of_all_devices_of_the_kind_is_filled(model, monkeypatch):
+    size = sum(p.nbytes for p in model.module.backbone.blocks[0].parameters())
+    free = {GPU: spreading._LOGITS + 1.5 * size, "cpu": 10 * size}
+    monkeypatch.setattr(spreading, "free_memory", free.get)
+    monkeypatch.setattr(spreading, "alike", lambda device: [*free] if device == GPU else [])
+    with VirtualGPU():
+        module = bare(model, attrs.evolve(model.context, device=GPU))
+        spread(module, GPU)
+        own = [str(next(layer.parameters()).device) for layer in module.backbone.blocks]
+    assert own == [GPU, "cpu", "cpu", "cpu"]
+
+
 def test_a_backbone_without_a_list_of_layers_is_on_the_device(model):
     with VirtualGPU():
         module = torch.nn.Module()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.dialogues import Part
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.generation.layout import refuse_length
+from atat_zoo.generation.layout import TextForm, refuse_length
 from atat_zoo.generation.samplers.published_samplers import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.text_generator import TextGenerator
@@ -53,6 +53,8 @@ def test_what_is_written_ends_before_its_first_eos(prompt, suffix, special, wind
 
 
 def test_a_tokenizer_without_eos_ends_nothing():
+    form = TextForm(tokenizer=Talking("abcdefgh", bos=8, eos=9), length=12, special="document")
+    assert (form.end(), form.end(chat=True), form.end(windows=True)) == (9, 9, None)
     for special in ("document", "sequence"):
         made = texts(
             number=5, prompt="a", text_generator=text_generator(tokenizer=Alphabet("abcdefghij"), special=special)
@@ -153,6 +155,7 @@ def test_a_text_depends_on_its_seed_and_number_alone():
     options = {"sampler": sampler, "text_generator": text_generator(denoiser=Hashed(10, importance=hashed_importance))}
     seven = texts(number=7, **options)
     assert texts(number=3, **options).texts == seven.texts[:3]
+    assert 0 < seven.seconds < 60
     assert texts(number=7, batch_size=2, **options).texts == seven.texts
     assert texts(number=7, seed=1, **options).texts != seven.texts
 

@@ -70,6 +70,11 @@ def test_every_parameter_of_a_named_sampler_is_one_of_its_parts(name):
     assert seen >= len(attrs.fields(type(sampler)))
 
 
+@pytest.mark.parametrize("name", ["confidence_threshold", "klass"])
+def test_those_with_a_threshold_begin_with_the_most_certain(name):
+    assert Zoo.load().spec("sampler", name).parts().order == UncertaintyOrder(uncertainty=ConfidenceUncertainty())
+
+
 def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
     joint, (z, seeds) = toy(), masks(toy(), ROWS)
 

@@ -443,6 +443,8 @@ def test_settled_tokens_go_by_chance_and_no_others(remasking):
     assert share[:5].max() == 0
     assert share[9] == 0
     assert share[5:9].tolist() == pytest.approx([0.3] * 4, abs=0.04)
+    step.remask_rate = torch.tensor([0.0, 1.0]).repeat(1500)  # one for each row
+    assert torch.equal(remasking(step)[:, 5:9].double().mean(1), step.remask_rate.double())
     step.free = torch.arange(10).expand_as(step.open) != 6  # what is given is not touched
     assert not remasking(step)[:, 6].any()
 
