@@ -56,6 +56,12 @@ def expected(shards):
     return torch.from_numpy(np.stack([contents[p.shard][p.row] for p in map(order.locate, range(ROWS))]))
 
 
+def test_a_worker_has_four_batches_ready(shards):
+    """As many as `require` counts in memory."""
+    assert loader_of(shards, workers=2, **ORDER).prefetch_factor == 4
+    assert loader_of(shards, **ORDER).prefetch_factor is None
+
+
 @pytest.mark.parametrize("workers", [0, 3])
 def test_the_order_does_not_depend_on_the_workers(shards, expected, workers):
     loader = loader_of(shards, **ORDER, workers=workers)

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 
 from atat_zoo import UserError
 from atat_zoo.evaluation.judges import HuggingFaceJudge, RunJudge
@@ -144,6 +145,13 @@ def test_long_texts_are_cut_into_chunks_that_are_scored_by_themselves(folder):
     assert [t for p in pieces for t in judge.encode([p])[0]] == ids
     assert judge.nats([TEXT])[0].item() == pytest.approx(judge.nats(pieces)[0].sum().item(), rel=1e-5)
     assert judge.tokenizer.bos_token_id not in judge.encode(["<|endoftext|>"])[0]  # what looks like one is text
+    # A tokenizer that adds special tokens by itself adds none to a text that is judged.
+    adds = [("<|endoftext|>", judge.tokenizer.bos_token_id)]
+    judge.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=adds
+    )
+    assert len(judge.tokenizer(TEXT)["input_ids"]) == len(ids) + 1
+    assert judge.encode([TEXT])[0] == ids
 
 
 def test_features_are_the_mean_of_the_hidden_states_or_the_last_one(folder, parts):

@@ -243,6 +243,9 @@ def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
     assert found.padding == (~own.maskable).sum() > 0
     assert found.tokens == own.maskable.sum()
     assert found.nelbo.value == pytest.approx(model.context.vocabulary_size)
+    chat = attrs.evolve(model.experiment, data=attrs.evolve(model.experiment.data, format="chat"))
+    answers = evaluate_run(attrs.evolve(model, experiment=chat), run, spec, seed=1, text=other)
+    assert (answers.form, answers.bounds["answers"].value) == ("chat", pytest.approx(model.context.vocabulary_size))
     (note,) = [note for note in ZeroShotTask().notes(model) if "data.packing" in note]
     assert note.endswith('data.packing = "document", not "packed"')
 

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.likelihood_bounds import enumerate_masks, from_denoiser
 from atat_zoo.diffusion.randomness import fold, sequence_keys
-from atat_zoo.evaluation.held_out_text import Text
-from atat_zoo.evaluation.policy import PolicyNats, bracket_value, measure_policy, policy_nats, policy_value
+from atat_zoo.evaluation.held_out_text import Text, text_of
+from atat_zoo.evaluation.policy import (
+    PolicyNats,
+    bracket_value,
+    measure_policy,
+    policy_nats,
+    policy_of_run,
+    policy_value,
+)
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.generation.guidance import NoGuidance
+from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
 from atat_zoo.generation.samplers.published_samplers import AncestralSampler, LeftToRightSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
@@ -279,6 +289,14 @@ def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
     assert "perplexity" in said
     (kept,) = (root / "text_generator" / "evaluations").glob("policy-validation-strided-8x1-seed*.json")
     assert json.loads(kept.read_text()) == policy
+    run, told = root / "text_generator", []
+    model = Model.from_run(run)
+    text, sampler = text_of(model, run, EvaluationSpec(sequences=8)), Zoo.load().spec("sampler", "strided")
+    found = policy_of_run(
+        model, run, text, sampler, NoGuidance(), seed=4, batch_size=3, progress=lambda *done: told.append(done)
+    )
+    assert told == [(3, 8), (6, 8), (8, 8)]
+    assert found.nats_per_token == pytest.approx(policy["nats_per_token"], rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_word_is_dearer_where_it_does_not_belong(root, monkeypatch):
 
 
 @pytest.mark.parametrize("run", ["run", "framed"])
-def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(root, run):
+def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(root, run, monkeypatch):
     model = Model.from_run(root / run)
     row = _Row(model, Placed("an ", "é", " x"))
     ids = list("an é x".encode())
@@ -47,7 +47,10 @@ def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(
         z[0, hidden], where[0, hidden[0]] = mask, True
         with torch.no_grad():
             total += float(denoiser(z, None, where)[0, tokens[0, hidden[0]]])
+    precisions, made = [], Model.text_generator
+    monkeypatch.setattr(Model, "text_generator", lambda self, precision: precisions.append(precision) or made(self))
     assert row.log_likelihood() == pytest.approx(total, abs=1e-5)
+    assert precisions == ["fp32"]
     seen, values = [], (0.9, 0.9, 0.9, 0.25, 0.5, 0.9, 0.9)
     row.model = SimpleNamespace(importance=lambda text: seen.append(text) or [SimpleNamespace(value=v) for v in values])
     assert (row.importance(), seen) == (0.375, ["an é x"])  # the mean of its tokens
