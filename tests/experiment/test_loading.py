@@ -203,6 +203,7 @@ def test_overrides_take_the_same_validation(write, override, words):
             "data.length: 64 is longer than estimator.learned.max_length = 32; "
             "lower data.length or raise estimator.learned.max_length",
         ),
+        ("optimizer = 'adafactor'\ntrain.sharding = 'full'", "train.sharding: optimizer 'adafactor' does not"),
         ("requires = 'click'", "requires: expected a list of package names, got 'click'"),
         ("extends = 3", "extends: expected a file name or a list of them, got 3"),
         ("extends = ['a.toml', 2]", "extends: expected a file name or a list of them, got ['a.toml', 2]"),
