@@ -10,7 +10,7 @@ import torch
 from composer.loggers import LoggerDestination
 
 from atat_zoo import Zoo
-from atat_zoo.experiment import load
+from atat_zoo.experiment import from_table, load
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
 from atat_zoo.training.evaluator import PatienceStopper
@@ -248,3 +248,9 @@ def test_wandb_writes_the_curves_offline(tiny, tmp_path, monkeypatch):
     assert found["train/loss"] == pytest.approx({line["step"]: line["loss"] for line in run.read_metrics()})
     assert found["validation/nelbo"].keys() == {0, 2, 4}
     assert found["train/importance"].keys() == found["train/token_loss"].keys() == {2, 4}
+
+
+def test_the_optimizer_monitor_is_refused_with_sharded_weights():
+    table = {"name": "x", "train": {"sharding": "full", "microbatch_size": 8, "callbacks": ["optimizer_monitor"]}}
+    with pytest.raises(UserError, match=r"train\.callbacks: optimizer_monitor .*; take gradient_norms"):
+        from_table(table | {"optimizer": "adamw"})

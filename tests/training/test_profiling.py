@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 from composer import Event
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerAction
 
-from atat_zoo.training.profiling import PHASES, Profile
+from atat_zoo.training.profiling import PHASES, Profile, operations
 
 
 @pytest.mark.slow
@@ -42,6 +43,19 @@ def test_the_time_between_two_events_is_of_the_phase_that_ends(tmp_path, monkeyp
     spent = {"waiting for data": 1, "between phases": 2, "forward and loss": 4, "optimizer, EMA, logs": 8}
     assert made.rows == [{"backward": 0} | spent]
     assert steps == [1]
+
+
+def test_a_gpu_has_its_kernels_and_a_cpu_all_operations_but_the_schedule_s():
+    def average(key, device, annotation=False):
+        times = {"self_device_time_total": 2e6, "self_cpu_time_total": 1e6}
+        return SimpleNamespace(key=key, device_type=device, is_user_annotation=annotation, count=3, **times)
+
+    cpu, cuda = DeviceType.CPU, DeviceType.CUDA
+    every = [average("mm", cpu), average("mine", cpu, True), average("ProfilerStep#1", cpu, True)]
+    every += [average("gemm", cuda), average("mine", cuda, True), average("ProfilerStep", cuda)]
+    profiler = SimpleNamespace(key_averages=lambda: every)
+    assert operations(profiler, gpu=False) == [("mm", 1.0, 3), ("mine", 1.0, 3)]
+    assert operations(profiler, gpu=True) == [("gemm", 2.0, 3), ("ProfilerStep", 2.0, 3)]
 
 
 def test_operations_have_their_share_of_all_time(tmp_path):

@@ -23,6 +23,15 @@ def test_a_table_for_which_there_is_no_memory_is_refused():
         KmerEstimator(reach=8).build(Context(vocabulary_size=6, length=8))
 
 
+@torch.no_grad()
+def test_every_neighbourhood_has_an_entry_of_its_own():
+    module = KmerModule(vocabulary_size=4, reach=1)
+    module.table.weight.copy_(torch.arange(25.0)[:, None] / 25)
+    tokens = torch.tensor([[a, 4, b] for a in range(5) for b in range(5)])
+    found = module(tokens, tokens[..., None].float(), None, tokens > 0)[:, 1]
+    assert len(found.unique()) == 25
+
+
 def network(**parameters):
     spec = ConvolutionBackbone(**{"layers": 3, "width": 12, **parameters})
     return randomised(spec.build(Context(vocabulary_size=V, length=32))).double().eval()

@@ -104,6 +104,13 @@ def test_the_labels_of_the_miniature_come_three_two_and_one_times():
         assert [drawn[label] / 3000 for label in labels] == pytest.approx(shares, abs=0.04)  # more than 4 deviations
 
 
+def test_the_sentences_of_the_miniature_have_three_to_six_words():
+    _, head, labels = TABLES["wnli"]
+    rows = [_line(draw, head, labels, 0).split("\t") for draw in [random.Random(5)] * 300]
+    assert {len(row[1].split()) for row in rows} == {3, 4, 5, 6}
+    assert {len(row[2].split()) for row in rows} == {4, 5, 6, 7}  # and one that tells the label
+
+
 # The contract of a task
 
 

@@ -67,6 +67,7 @@ def test_krippendorffs_alpha_is_that_of_his_example_and_none_where_nothing_could
     assert alpha(EXAMPLE) == pytest.approx(0.815, abs=5e-4)
     assert alpha(np.array([[1, 2, 3], [1, 2, 3]])) == 1.0
     assert alpha(np.full((3, 4), 2)) is None
+    assert alpha(np.array([[2.0, 2.0, NONE], [2.0, 2.0, 2.0]])) is None  # one that is missing is no other rating
     assert alpha(np.array([[1.0, 2.0, NONE], [NONE, NONE, 3.0]])) is None  # no text has two ratings
 
 
@@ -119,9 +120,10 @@ def test_what_is_rated_comes_back_to_its_run(tmp_path_factory, sizes, seed, endi
     assert from_json(json.dumps(table).encode()) == table
     names = [run["run"] for run in form.runs]
     assert list(table["questions"]["overall"]["means"]) == names
-    assert [(each["run"], each["minus"]) for each in table["questions"]["overall"]["differences"]] == [
-        (names[b], names[a]) for b, a in result.pairs
-    ]
+    (overall,) = [each for name, each in result.answers.items() if name == "overall"]
+    assert [
+        (each["run"], each["minus"], each["difference"]) for each in table["questions"]["overall"]["differences"]
+    ] == [(names[b], names[a], overall.means[b] - overall.means[a]) for b, a in result.pairs]
 
 
 def test_the_interval_is_over_texts_and_one_rater_has_no_agreement(tmp_path):
