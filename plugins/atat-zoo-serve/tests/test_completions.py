@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 
 import pytest
@@ -29,6 +31,16 @@ def test_a_model_says_what_it_is(client):
     assert about.keys() - own.keys() == {"sampler", "guidance"}
     assert own.items() <= about.items()
     assert about["sampler"]["use"] == "ancestral"
+
+
+@pytest.mark.parametrize("key", [None, "sesame-1"])
+def test_the_page_holds_what_the_model_is_and_asks_this_server_alone(model, key):
+    service = served(model, key=key)
+    with in_process(service) as client:
+        page = client.get("/")
+    (given,) = re.findall(r'id="given">(.*)</script>', page.text)
+    assert json.loads(given) == {"about": service.about, "keyed": key is not None}
+    assert "; connect-src 'self';" in page.headers["content-security-policy"]
 
 
 def test_a_seed_of_minus_one_is_drawn(client):

@@ -393,16 +393,22 @@ def test_a_client_that_does_not_read_is_cut_off(model):
         assert b"[DONE]" not in rest(connection)[-20:]
 
 
+def connection_of(service):
+    """Return a connection in the loop that runs, and its transport, which has no socket."""
+    server = Server(service)
+    server.config.load()
+    made = server.config.http_protocol_class
+    connection = made(config=server.config, server_state=server.server_state, app_state={})
+    transport = Mock(get_extra_info=lambda *_: None)
+    connection.connection_made(transport)
+    return connection, transport
+
+
 def test_a_client_that_reads_on_in_time_is_not_cut_off(model):
     arriving = 0.03
 
     async def run():
-        server = Server(served(model, arriving=arriving))
-        server.config.load()
-        made = server.config.http_protocol_class
-        connection = made(config=server.config, server_state=server.server_state, app_state={})
-        transport = Mock(get_extra_info=lambda *_: None)
-        connection.connection_made(transport)
+        connection, transport = connection_of(served(model, arriving=arriving))
         connection.cycle = Mock(response_complete=False, more_body=False)  # it is answered
         connection.pause_writing()
         connection.resume_writing()
@@ -411,6 +417,19 @@ def test_a_client_that_reads_on_in_time_is_not_cut_off(model):
         connection.pause_writing()
         await asyncio.sleep(3 * arriving)
         transport.abort.assert_called_once()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_has_gone_is_not_waited_for(model):
+    arriving = 0.03
+
+    async def run():
+        connection, transport = connection_of(served(model, arriving=arriving))
+        connection.pause_writing()
+        connection.connection_lost(None)
+        await asyncio.sleep(3 * arriving)
+        transport.abort.assert_not_called()
 
     asyncio.run(run())
 
