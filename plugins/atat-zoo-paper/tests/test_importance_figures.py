@@ -152,6 +152,16 @@ def rows_of(*tokens):
     }
 
 
+@pytest.mark.parametrize("depends", [False, True])
+def test_the_heat_map_has_a_grid_a_legend_and_its_tokens_in_print(depends):
+    rows = [row | {"depends_on_rate": depends} for row in rows_of(" a\n")["rates"]]
+    spec = importance_figures.rates(rows).to_dict(validate=False)
+    empty, filled, names = spec["vconcat"][0]["layer"]
+    assert empty["mark"]["stroke"] == filled["mark"]["stroke"] == "white"
+    assert ("every mask rate" in filled["encoding"]["color"]["legend"]["title"]) is not depends
+    assert {row["token"] for row in spec["datasets"][names["data"]["name"]]} == {"·a↵"}
+
+
 def written(folder, *only):
     """Write the figures of rows with hostile texts, and return each file's content."""
     rows = rows_of("$x_", *HOSTILE, "\ufffd", "")

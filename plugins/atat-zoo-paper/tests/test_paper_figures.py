@@ -6,6 +6,7 @@ import re
 import pytest
 from atat_zoo_paper.study_tables import axis_of
 
+from atat_zoo.reports import PALETTE
 from atat_zoo.studies import study_file
 from atat_zoo.studies.differences import sensitivity
 from tests.pages import ROOT
@@ -57,6 +58,7 @@ def test_a_sweep_is_drawn_point_by_point(place):
     place.made(figures=[FIGURE | {"kind": "sensitivity"} | named])
     svg = place.text("figures/steps.svg")
     assert all(word in svg for word in ("panel_of_a", "slow", "fast"))
+    assert re.findall(r'"line mark" .*?stroke="(.+?)"', svg) == [*PALETTE[:2]]  # a panel has a colour
 
 
 def test_grids_are_drawn_axis_by_axis(place):

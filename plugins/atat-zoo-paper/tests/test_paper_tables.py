@@ -48,6 +48,30 @@ def test_the_interval_of_bits_per_byte_is_as_wide_as_that_of_nats_per_token(plac
         assert 1.0 < shares[0] < 1.02
 
 
+def test_each_row_says_which_arm_its_difference_is_from(place):
+    place.study("sets")
+    rows = [{"arm": "mdlm", "name": "MDLM"}, {"arm": "sets"}, {"arm": "atat"}, {"arm": "atat", "against": "sets"}]
+    rows[3]["name"] = "ATAT"
+    (table,) = place.made(ARMS | {"rows": rows}).tables
+    assert [note for note in table.notes if " from " in note] == [
+        "The difference is from MDLM for sets; atat.",
+        "The difference is from sets for ATAT.",
+    ]
+
+
+def test_a_multiplier_is_of_one_seed_or_has_an_interval(place):
+    arms = {"sets": [None], "sets-225": [2.5], "sets-450": [2.5, 3.5], "sets-900": [2.5, None]}
+
+    def change(report):
+        for each in report["multipliers"]:
+            each["each"] = [{"seed": 18, "multiplier": value, "where": "beyond"} for value in arms[each["arm"]]]
+
+    place.study("sets_budgets", change)
+    wanted = {"study": "sets_budgets", "columns": ["multiplier"], "rows": [{"arm": arm} for arm in arms]}
+    (table,) = place.made(ARMS | wanted | {"intervals": "sequences"}).tables
+    assert [(cell.text, cell.value) for _, cell in table.rows] == [("—", None), ("> 2.50", 2.5), *[("—", None)] * 2]
+
+
 @pytest.mark.parametrize(("value", "bold"), [(None, True), (60.0, True), (39.6, False)])
 def test_what_is_cited_may_be_the_best(place, value, bold):
     place.study("sets")
@@ -221,7 +245,8 @@ def test_a_score_is_its_mean_over_seeds_and_an_arm_without_one_is_missing(place,
         (ARMS, {"rows": [{"arm": "sets"}, {"arm": "mdlm", "study": "sets_256"}]}, "has different held-out text"),
         (ARMS, {"rows": [{"arm": "mdlm", "study": "longer"}]}, "has one seed, so intervals cannot cover seeds"),
         (ARMS, {"label": "A b"}, "table[0].label: expected lower-case letters, digits and hyphens"),
-        (ARMS, {"data": "studies"}, "table[0].data: expected study | gaps | samplers | scores | evaluations | tasks"),
+        (ARMS, {"data": "studies"}, "evaluations | tasks | parameters, got 'studies'; did you mean 'study'?"),
+        (GAPS, {"rows": [IN_TURNS | {"against": "stride"}]}, "'stride' of the baseline; did you mean 'strided'?"),
         (SAMPLERS, {"columns": ["values"]}, "samplers have no column 'values'; did you mean 'value'?"),
         (SAMPLERS, {"study": "sets"}, "table[0].study: the study 'sets' has no [samplers]"),
         (SAMPLERS, {"rows": [{"arm": "all_part", "sampler": 1}]}, "the arm 'all_part'; did you mean 'all_parts'?"),
