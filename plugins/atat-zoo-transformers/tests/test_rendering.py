@@ -51,6 +51,11 @@ def test_a_template_renders_as_in_the_library(template):
     assert rendering.rendered(template, AS_DICTS, tools=None, documents=None, **given) == wanted
 
 
+def test_a_number_of_ten_digits_in_a_format_counts_as_too_large_and_is_not_read():
+    assert rendering._largest("%7d and {:999999999}") == 999_999_999
+    assert {rendering._largest(f"%7d and %{digits}d") for digits in ("9" * 10, "9" * 9999)} == {1 << 30}
+
+
 def doubled(step, start="{% set x = 'aaaaaaaaaa' %}"):
     return start + step * 60
 

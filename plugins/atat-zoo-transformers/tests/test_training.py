@@ -13,6 +13,7 @@ from atat_zoo_checkpoints.model_export import export_run
 from atat_zoo_checkpoints.model_import import import_model
 from atat_zoo_transformers.model_description import TRUST
 from atat_zoo_transformers.transformers_backbone import TransformersBackbone
+from atat_zoo_transformers.transformers_module import restored
 from models import lines, small, word_pieces
 
 from atat_zoo import Model
@@ -210,6 +211,21 @@ def test_the_revision_of_a_model_with_code_is_its_commit(monkeypatch, tmp_path):
         TransformersBackbone(**asked, revision="gone")
 
 
+def test_a_model_is_described_at_its_revision(monkeypatch, tmp_path):
+    for key, value in (("HF_HUB_OFFLINE", True), ("HF_HUB_CACHE", str(tmp_path))):
+        monkeypatch.setattr(huggingface_hub.constants, key, value)
+    repository = tmp_path / "models--author--model"
+    (repository / "refs").mkdir(parents=True)
+    for revision, commit, size in (("main", "c" * 40, 7), ("old", "d" * 40, 8)):
+        (repository / "snapshots" / commit).mkdir(parents=True)
+        (repository / "refs" / revision).write_text(commit)
+        config = json.dumps({"model_type": "bert", "vocab_size": size})
+        (repository / "snapshots" / commit / "config.json").write_text(config)
+    for revision, size in ((None, 7), ("main", 7), ("old", 8), ("d" * 40, 8)):
+        spec = TransformersBackbone(model="author/model", revision=revision, mask_id=1)
+        assert spec.settings["vocab_size"] == size
+
+
 def test_code_of_another_repository_does_not_run(foreign, monkeypatch):
     monkeypatch.setenv(TRUST, "1")
     path = foreign / "config.json"
@@ -242,7 +258,7 @@ def test_gradients_are_the_same_when_activations_are_computed_again(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2"])
-def test_nothing_in_a_training_is_drawn_from_the_global_generator(name, tmp_path):
+def test_nothing_in_a_training_or_an_export_is_drawn_from_the_global_generator(name, tmp_path):
     small(name, tmp_path)
     path = tmp_path / "config.json"
     said = {key: value for key, value in json.loads(path.read_text()).items() if "drop" not in key}
@@ -251,3 +267,6 @@ def test_nothing_in_a_training_is_drawn_from_the_global_generator(name, tmp_path
     module = spec.build(Context(vocabulary_size=80, length=16, counts=np.ones(80, np.int64))).train()
     tokens = torch.arange(16)[None] + 5
     assert torch.equal(module(tokens), module(tokens))
+    state = torch.get_rng_state()
+    restored(module)
+    assert torch.equal(torch.get_rng_state(), state)
