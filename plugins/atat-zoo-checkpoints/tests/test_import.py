@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import CONFIGS, END, V, checkpoint, small
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from atat_zoo import Model, Zoo
@@ -168,6 +169,17 @@ def test_a_mask_within_the_vocabulary_is_read_and_never_predicted(tmp_path):
     assert (network.mask_id, network.rows, made.context.mask_id) == (V - 1, V, V)
     assert torch.equal(network(torch.tensor([[V, 3]])), network(torch.tensor([[V - 1, 3]])))
     assert torch.all(network.head(network(torch.tensor([[V, 3]]))).softmax(-1)[..., V - 1] == 0)
+
+
+def test_a_checkpoint_has_a_row_for_each_token_of_a_tokenizer_with_a_mask(tmp_path):
+    """The settings of a checkpoint do not contain the number of rows."""
+    checkpoint(tmp_path, TRAINED["mdlm"])
+    path = str(tmp_path / "tokenizer.json")
+    library = Tokenizer.from_file(path)
+    library.add_special_tokens(["[MASK]"])
+    library.save(path)
+    made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={path}"])
+    assert (made.module.backbone.rows, made.module.backbone.mask_id) == (V + 1, V)
 
 
 def broken(folder, what):

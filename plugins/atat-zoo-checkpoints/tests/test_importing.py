@@ -400,6 +400,9 @@ def test_a_model_of_the_hub_is_fetched_or_said_to_be_absent(tmp_path, monkeypatc
     raised["x"] = ValueError("bad name\nand more")
     with pytest.raises(UserError, match=r"cannot download 'author/model' \(bad name\); pass a model"):
         fetched("author/model", "x")
+    raised["x"] = ValueError(" ")  # the library raises errors without a message, too
+    with pytest.raises(UserError, match=r"cannot download 'author/model' \(ValueError\); pass a model"):
+        fetched("author/model", "x")
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(UserError, match=r"config\.json is not a JSON object"):
         _ = Published(str(tmp_path)).config

@@ -94,9 +94,11 @@ def test_without_an_attention_mask_the_padding_is_told_by_its_id():
         network.config.pad_token_id = PAD
 
 
-def test_padding_does_not_count_in_the_length_of_a_text():
-    network = network_of("mdlm")
-    most = network.config.max_position_embeddings
+@pytest.mark.parametrize(("form", "start"), [("mdlm", 0), (CAUSAL, 1)])
+def test_padding_and_the_start_do_not_count_in_the_length_of_a_text(form, start, monkeypatch):
+    network = network_of(form)
+    monkeypatch.setattr(network.config, "max_position_embeddings", 5)
+    most = 5 + start
     ids = torch.nn.functional.pad(torch.full((1, most), 5), (0, 3), value=PAD)
     assert network(ids).logits.shape[1] == most + 3
     with pytest.raises(ValueError, match=f"has {most + 1} tokens, but this model reads at most {most}"):

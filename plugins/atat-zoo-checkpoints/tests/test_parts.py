@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from atat_zoo_checkpoints import ddit_forms
+from models import CONFIGS
 
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.registry import Context, Zoo
@@ -38,6 +39,17 @@ def test_tokens_whose_place_is_not_known_are_refused(shape):
 def test_the_mask_is_that_of_the_settings_before_that_of_the_tokenizer(known, own, taken):
     shape, text = SimpleNamespace(objective="mdlm", mask_id=known), SimpleNamespace(mask=own)
     assert ddit_forms._mask_of(shape, text).get("mask_id") == taken
+
+
+@pytest.mark.parametrize(("rows", "tokenizer"), [(50258, "gpt2"), (30522, "bert-base-uncased"), (258, None)])
+def test_the_number_of_rows_tells_the_tokenizer_of_a_published_model(rows, tokenizer):
+    network = CONFIGS["setdlm"]["backbone_config"] | {"vocab_size": rows}
+    shapes = [
+        ddit_forms.of_hub(CONFIGS["mdlm"] | {"vocab_size": rows}, "m"),
+        ddit_forms._of_sedd(CONFIGS["sedd"] | {"tokens": rows - 1}, "m"),
+        ddit_forms.of_setdlm(CONFIGS["setdlm"] | {"backbone_config": network}, "m"),
+    ]
+    assert [(shape.rows, shape.tokenizer) for shape in shapes] == [(rows, tokenizer)] * 3
 
 
 @pytest.mark.parametrize(("mask_id", "published"), [(None, 40), (0, 0), (3, 3)])
