@@ -107,6 +107,9 @@ def test_two_prices_are_compared_on_the_sequences_that_both_have():
     assert (len(against), [row["sequences"] for row in found["rows"]]) == (4, [12, 5, 12])
     assert all(each["percent"] == 0 for row in against for each in row["each"])
     assert {each["by"] and each["by"]["use"] for each in against} == {None, "random"}
+    (alone,) = study_results.gap_tables(SimpleNamespace(baseline="one"), {"one": [[priced("one", 12)]]})
+    assert (alone["what"], len(alone["rows"])) == ("the whole", 1)
+    assert study_results.gap_tables(SimpleNamespace(baseline="one"), {}) == []
     line = next(study_results.nats_of_gaps(prices))
     assert {key: line[key] for key in ("part", "arm", "seed", "by", "what")} == {
         "part": "gaps", "arm": "one", "seed": 1, "by": None, "what": "the whole",

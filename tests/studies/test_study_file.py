@@ -141,6 +141,7 @@ def test_no_two_runs_have_one_folder(read):
 
 def test_a_study_and_an_experiment_that_ship_go_by_their_names(read):
     assert load(Path("screen")).name == "screen"
+    assert [load(Path("screen")).spec(split).split for split in ("validation", "test")] == ["validation", "test"]
     assert load(Path("screen.toml")).file.is_absolute()
     study = read('name = "mine"\nseeds = [1]\nbaseline = "a"\n[arms.a]\nexperiment = "mdlm"\n')
     assert study.folder == Path("runs/mine")
