@@ -141,11 +141,15 @@ def test_no_two_runs_have_one_folder(read):
 
 def test_a_study_and_an_experiment_that_ship_go_by_their_names(read):
     assert load(Path("screen")).name == "screen"
-    assert [load(Path("screen")).spec(split).split for split in ("validation", "test")] == ["validation", "test"]
     assert load(Path("screen.toml")).file.is_absolute()
     study = read('name = "mine"\nseeds = [1]\nbaseline = "a"\n[arms.a]\nexperiment = "mdlm"\n')
     assert study.folder == Path("runs/mine")
     assert study.run("a", 1).experiment.name == "mdlm"
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_run_is_evaluated_on_the_split_that_is_asked_for(split):
+    assert load(Path("screen")).spec(split).split == split
 
 
 @pytest.mark.parametrize(
