@@ -1,6 +1,5 @@
 """The command-line interface `atat`. It imports a command's module only when the command is used."""
 
-import errno
 import os
 import sys
 import warnings
@@ -12,6 +11,7 @@ import click
 
 from atat_zoo.cli import packages
 from atat_zoo.system import old_names
+from atat_zoo.system.atomic_files import FULL
 from atat_zoo.system.errors import Note, UserError, clip
 
 # command -> (module, function, one line of help). The help is here so that `atat --help` imports nothing. Packages add
@@ -37,8 +37,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "report": ("report_command", "report", "Write an HTML report of runs or of a study."),
     "bench": ("bench_command", "bench", "Benchmark the samplers of a run."),
 }
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class _Lazy(click.Group):

@@ -56,7 +56,7 @@ from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import RECORDED, Experiment
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.system.atomic_files import discard, replacing, sync_folder, write_bytes, write_text
+from atat_zoo.system.atomic_files import FULL, discard, replacing, sync_folder, write_bytes, write_text
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked
 from atat_zoo.system.machine import require
@@ -65,9 +65,7 @@ from atat_zoo.system.machine import require
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
 _NOTE = "settings"  # of unfinished work: what it is made of
-_NOT_WRITABLE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
-)
+_NOT_WRITABLE = frozenset({*FULL, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST})
 
 
 @attrs.frozen

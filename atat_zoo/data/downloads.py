@@ -14,7 +14,6 @@ download the same file. The file cache in fsspec (2026.9) writes to the final na
 lock.
 """
 
-import errno
 import fcntl
 import hashlib
 import io
@@ -38,7 +37,7 @@ import attrs
 
 from atat_zoo.data import SPLITS, shard_manifest
 from atat_zoo.data.shard_manifest import Shard
-from atat_zoo.system.atomic_files import clean, replacing, write_bytes
+from atat_zoo.system.atomic_files import FULL, clean, replacing, write_bytes
 from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.locks import locked
 
@@ -55,7 +54,6 @@ _MOST = 1_000_000  # maximum number of files that braces may expand to
 _SMALL = 1 << 28  # maximum size in bytes of a file that is not a shard
 _PAUSE, _LONGEST = 0.5, 30.0  # seconds before the first retry, doubled before each further one; the maximum
 _LOOK = 0.05  # seconds between two checks of another process's download
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FailedError(Exception):
@@ -405,7 +403,7 @@ def _writing(cache: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        mend = "free some space, lower corpus.cache_size" if error.errno in _FULL else "make it writable"
+        mend = "free some space, lower corpus.cache_size" if error.errno in FULL else "make it writable"
         raise UserError(
             f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend}, or set it to a different "
             "folder, and run the same command again"

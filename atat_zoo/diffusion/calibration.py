@@ -1,4 +1,4 @@
-"""Calibration: masking probabilities, or numbers of masks, whose mean over a row is exactly the mask rate.
+"""Calibration: masking probabilities whose mean over a row is exactly the rate r, and numbers of masks with mean r·n.
 
 See docs/explanation/adaptive-masks.md, "Importance and the mask rate" and "Masks by visible tokens".
 

@@ -64,7 +64,7 @@ _KINDS = (
     Kind("uncertainty", "The uncertainty of a prediction, in [0, 1].", "modeling.uncertainty"),
     Kind(
         "sampler",
-        "Generates text by decoding order, tokens per step, remasking, stopping rule and token sampling.",
+        "Generates text: combines a decoding order, tokens per step, remasking, a stopping rule and token sampling.",
         "generation.samplers",
         "ancestral",
     ),

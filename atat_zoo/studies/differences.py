@@ -34,7 +34,10 @@ def difference(each: Sequence[Interval], sequences: Interval) -> Table:
 
 
 def shown(table: Table) -> Table:
-    """Return the interval that tables show: over seeds and sequences, or over sequences if there is one seed."""
+    """Return the interval that tables show: over seeds and sequences.
+
+    It is over sequences only if there is one seed, or if all seeds have the same value.
+    """
     found: Table = table["both"] or table["sequences"]
     return found
 

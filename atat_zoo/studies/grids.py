@@ -33,7 +33,7 @@ def _dotted(axes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def conflicts(study: Study, grids: Mapping[str, GridSpec]) -> Iterator[str]:
-    """Yield errors for unknown arms in grids, and for keys that are set both by an axis and by another table."""
+    """Yield errors for unknown arms, arms whose number of steps is measured, and keys that a grid sets twice."""
     known = list(study.arms)
     for where, grid in grids.items():
         for key, names in (("arm", (grid.arm,)), ("against", grid.against)):

@@ -253,7 +253,7 @@ def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[d
 
 
 def gap_tables(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -> list[dict[str, Any]]:
-    """Return a table per gap with the NLL of every arm, compared with every NLL of the baseline.
+    """Return a table per gap that compares each NLL of each arm (one per sampler or bound) with each of the baseline.
 
     The argument holds the results for each arm and seed. Two results are compared on common sequences, seed by seed.
     """

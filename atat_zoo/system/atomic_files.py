@@ -102,6 +102,7 @@ def _exchange(beside: Path, target: Path) -> None:
     discard(before)
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # errors that free space mends
 _ELSEWHERE = "free some space or choose a different folder"
 
 

@@ -35,7 +35,7 @@ from atat_zoo.experiment import read_toml, recipes, shipped
 from atat_zoo.experiment.experiment_file import CORPORA, TOKENIZERS
 from atat_zoo.registry import Zoo, component_base, param
 from atat_zoo.registry.spec import structure
-from atat_zoo.system.atomic_files import clean, replacing, write_json
+from atat_zoo.system.atomic_files import FULL, clean, replacing, write_json
 from atat_zoo.system.errors import Problem, UserError, clip, nearest
 from atat_zoo.system.locks import locked
 from atat_zoo.system.parsing import from_json
@@ -205,7 +205,8 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
             return record
     except OSError as error:
         what, why = clip(error.filename or recipe.folder), error.strerror or error
-        raise UserError(f"{what} cannot be written: {why}; run the command in a writable folder") from None
+        mend = "free some space" if error.errno in FULL else "run the command in a writable folder"
+        raise UserError(f"{what} cannot be written: {why}; {mend}") from None
 
 
 def _record(path: Path) -> Record | None:

@@ -116,7 +116,7 @@ def measure_tasks(
     `progress` is called with the title of a task and the completed and total number of its items.
 
     Raises:
-        UserError: If a task cannot evaluate the model, unless `leave_out`; its result then has a note and no scores.
+        UserError: If a task cannot evaluate the model. With `leave_out`, its result has a note and no scores instead.
     """
     tasks, folder, results = list(tasks), RunFolder(Path(run)), []
     weights = sha256_of(folder.model_at(model.step) / WEIGHTS) if tasks else ""

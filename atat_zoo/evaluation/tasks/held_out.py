@@ -70,7 +70,10 @@ class OnText(Task):
 
 
 def bound_score(quantity: str, nats: Tensor, n: Tensor, of: str, published: Mapping[str, float] | None = None) -> Score:
-    """Return the exponential of nats per token, given `nats` per token [n, L] or per text [n], and `n` tokens [n]."""
+    """Return a score: the exponential of the mean nats per token.
+
+    `nats` are per token, [N, L], or per text, [N]; `n` is the number of tokens of each text, [N].
+    """
     nats = nats if nats.dim() == 1 else nats.sum(1)
     return Score.over(quantity, nats, n, of=of, exponential=True, published=published)
 

@@ -79,7 +79,8 @@ class RunFolder:
             return parsing.from_toml(parsing.read(self.resolved).decode("utf-8"))
         except (OSError, ValueError) as error:  # ValueError: invalid TOML or UTF-8
             raise UserError(
-                f"{self.resolved} cannot be read: {error}; copy the run again, or retrain the model"
+                f"{self.resolved} cannot be read: {getattr(error, 'strerror', None) or error}; copy the run again, or "
+                "retrain the model"
             ) from None
 
     def model_at(self, step: int | str | None = None) -> Path:

@@ -315,7 +315,10 @@ class _Run:
 
 
 def first_of(ranking: Tensor, count: Tensor) -> Tensor:
-    """Return a mask, bool [A, L], of the first `count` positions, int64 [A], of a ranking, int64 [A, L]."""
+    """Return a mask, bool [A, L], of the first `count` positions in each row of a ranking.
+
+    The ranking is int64 [A, L], and `count` int64 [A].
+    """
     there = count.to(ranking.device, non_blocking=True)
     first = torch.arange(ranking.shape[1], device=ranking.device) < there.unsqueeze(1)
     return torch.zeros_like(first).scatter_(1, ranking, first)

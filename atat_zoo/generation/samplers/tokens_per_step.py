@@ -141,7 +141,7 @@ class BinomialTokensPerStep(ByChanceTokensPerStep):
 
 @component
 class FixedTokensPerStep(SteppedTokensPerStep):
-    """The same number of tokens in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked."""
+    """The same number of tokens in every step: after k of T steps, ⌊n k/T⌋ of n tokens are unmasked."""
 
     name = "fixed"
     summary = "the same number of tokens in every step"

@@ -54,7 +54,7 @@ class AdaptiveObjective(Objective):
     )
     strength: float = param(1.0, help="s, weight of the bias; a negative weight reverses it", ge=-1e3, le=1e3)
     learn_importance: bool = param(
-        False, help="train the estimator with the gradient of the bound instead of towards the target"
+        False, help="train the estimator with the gradient of the bound instead of the loss against the target"
     )
     learn_position: bool = param(False, help="learn φ, a weight per position, with the gradient of the bound")
     mask_samples: int | None = param(

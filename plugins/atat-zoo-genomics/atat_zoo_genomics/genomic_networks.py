@@ -127,7 +127,7 @@ class Layer(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Weights of a convolution for one strand."""
+    """Weights of a convolution, stored for one strand; `both` returns those of all strands."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, strands: int) -> None:
         super().__init__()

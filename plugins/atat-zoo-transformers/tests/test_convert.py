@@ -284,7 +284,7 @@ def test_a_head_is_tied_only_where_the_configuration_says_so():
 @pytest.mark.parametrize("name", ["first.weight", "model.first.weight"])
 def test_a_type_is_refused_with_and_without_the_prefix_of_the_base_model(name):
     report = dict.fromkeys(("missing_keys", "mismatched_keys", "unexpected_keys"), ())
-    with pytest.raises(UserError, match=rf"some/model: {name} has the type torch\.int8"):
+    with pytest.raises(UserError, match=rf"some/model: {name} has the unsupported type torch\.int8"):
         _refuse_strange(Untied(), report, {name: torch.zeros(3, 2, dtype=torch.int8)}, "some/model")
 
 
