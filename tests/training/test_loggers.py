@@ -252,5 +252,5 @@ def test_wandb_writes_the_curves_offline(tiny, tmp_path, monkeypatch):
 
 def test_the_optimizer_monitor_is_refused_with_sharded_weights():
     table = {"name": "x", "train": {"sharding": "full", "microbatch_size": 8, "callbacks": ["optimizer_monitor"]}}
-    with pytest.raises(UserError, match=r"train\.callbacks: optimizer_monitor .*; take gradient_norms"):
+    with pytest.raises(UserError, match=r"train\.callbacks: optimizer_monitor .*; use gradient_norms instead"):
         from_table(table | {"optimizer": "adamw"})

@@ -145,7 +145,7 @@ def test_a_finished_run_whose_experiment_was_edited_is_refused_and_stays(tiny, u
     said = tiny.atat("train", "--resume", folder.name, check=False)
     assert said.returncode == 2
     changed = "noise.use 'linear' is now 'cosine', data.transforms [] is now [{'use': 'random_length', "
-    assert f"checkpoint of step 24 ({changed}" in said.stderr
+    assert f"checkpoint at step 24 ({changed}" in said.stderr
     same(tiny, folder, uninterrupted)  # nothing is cut
 
 
