@@ -147,7 +147,8 @@ def _folder(out: Path) -> RunFolder:
     # Composer fills in braces, and parses a checkpoint's name as a URL, which drops line breaks and fragments.
     if re.search(r"[{}#?\x00-\x1f\x7f-\x9f]|^( |//|[a-z][a-z0-9+.-]*:)", str(out), re.IGNORECASE):
         not_allowed = "braces, #, ?, control characters or a URL prefix, which Composer would interpret"
-        raise UserError(f"{clip(out)}: the name of a run folder must not contain {not_allowed}; choose a different name")
+        problem = f"the name of a run folder must not contain {not_allowed}; choose a different name"
+        raise UserError(f"{clip(out)}: {problem}")
     check_name(out)
     return RunFolder(out)
 

@@ -109,7 +109,7 @@ def attack(draw, number, seed, base, work):
     if not why and ended.code == 0:
         ended = atat(["sample", "run", "--seed", "1"], work, code=code)
         why = judge(ended).why or (
-            "" if ended.code == 0 or "no numbers" in ended.err else f"no text: {ended.err[:300]}"
+            "" if ended.code == 0 or "not finite" in ended.err else f"no text: {ended.err[:300]}"
         )
     texts = [path.read_text(errors="replace") for path in (work / "run").rglob("*") if path.is_file()]
     if mark.exists():

@@ -46,7 +46,7 @@ class Variant(NamedTuple):
 VARIANTS = {
     "train": Variant([*TRAIN, "--overwrite", "seed=6"], ["run"]),
     "paper": Variant(["paper", "paper.toml", "--out", "paper"], ["paper"], whole=False),
-    "rate export": Variant(FORM, ["form.key.json", "form.html"], whole=False, refused="is there already"),
+    "rate export": Variant(FORM, ["form.key.json", "form.html"], whole=False, refused="already exists"),
     "rate import": Variant(RATED, ["ann.results.json"]),
     "trace": Variant(["sample", "run", "--trace", "steps.jsonl", "--seed", "2"], ["steps.jsonl"]),
 }
