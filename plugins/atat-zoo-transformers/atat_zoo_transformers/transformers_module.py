@@ -180,9 +180,7 @@ def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], mode
         )
     for name, weight in files.items():
         if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
-            raise UserError(
-                f"{model}: {name} has the unsupported type {weight.dtype}; use one with float weights"
-            )
+            raise UserError(f"{model}: {name} has the unsupported type {weight.dtype}; use one with float weights")
     for name, weight in named.items():
         refuse_not_finite(name, weight, model)
 
