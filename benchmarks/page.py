@@ -33,8 +33,8 @@ def main() -> None:
             with chromium() as browser:
                 answers = [answering(browser, run / "report.html") for _ in range(6)][1:]
                 bars.append(shown("seconds until the page answers / 1", answers, ANSWERS))
-        except pytest.skip.Exception as lacking:  # the tests' browser fixture skips if no browser is installed
-            print(f"  the page itself {lacking}")
+        except pytest.skip.Exception as skipped:  # the tests' browser fixture skips if no browser is installed
+            print(f"  the page itself: {skipped}")
     hold(bars)
 
 

@@ -290,7 +290,7 @@ def build(
 
 
 def unless_built(experiment: Experiment, progress: Progress | None, make: Callable[[Build], Path]) -> Path:
-    """Return the folder of existing shards after checking it; if there is none, call `make` with their build."""
+    """Return the folder of the shards: check existing shards, or call `make` with the build of new ones."""
     given = experiment.parts["corpus"].built()
     if given is not None:
         return _check_given(given, experiment)

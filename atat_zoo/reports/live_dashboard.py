@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _asked(self, path: str) -> tuple[HTTPStatus, str, bytes, str]:
         if path not in ("/", "/data"):
-            # Browsers request an icon by themselves, and report an error if there is none.
+            # Browsers always request an icon, and report an error if the request fails.
             return HTTPStatus.NO_CONTENT if path == "/favicon.ico" else HTTPStatus.NOT_FOUND, "", b"", ""
         try:
             tag, data = self.server.data()

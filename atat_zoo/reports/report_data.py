@@ -30,7 +30,7 @@ from atat_zoo.system.errors import UserError
 
 Table = dict[str, Any]
 Results = dict[tuple[str, int], TaskResult]  # of tasks, by title and seed
-BASE = "mdlm"  # the experiment of which the others are variations
+BASE = "mdlm"  # the experiment that the others modify
 _SEQUENCES = ("length", "special_tokens", "packing", "remainder")  # the keys of [data] that determine the sequences
 # Bytes of the data: together with the library (0.9 MB) and the charts, the page stays under 3 MB.
 _ROOM = 2_000_000

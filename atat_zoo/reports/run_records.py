@@ -22,7 +22,7 @@ POINTS = 800
 _LONGEST = 20_000  # characters of samples.txt on the page
 
 
-# Values: each function returns the form of a value that a page may contain, or raises a TypeError if there is none.
+# Each function converts a value to the form that a page may contain, or raises a TypeError for other values.
 
 
 def figure(value: Any) -> float | None:

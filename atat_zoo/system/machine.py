@@ -12,7 +12,7 @@ from typing import Any
 
 from atat_zoo.system.errors import UserError
 
-# Files with the memory limit of a container, or "max" if there is none.
+# Files that contain the memory limit of a container, or "max" without a limit.
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # Parts of messages from torch, whose CPU errors have no class of their own, and from C++.
 _REFUSED = ("can't allocate memory", "out of memory", "bad_alloc", "Storage size calculation overflowed")

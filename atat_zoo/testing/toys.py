@@ -34,7 +34,7 @@ class FunctionDenoiser(Denoiser):
         return self.function(tokens, t, where)
 
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the importance from the given function, or None if there is none."""
+        """Return the importance from the given function, or None without a function."""
         return self.weigh(tokens, masked) if self.weigh else None
 
 

@@ -318,7 +318,7 @@ def _from_addresses(
 
 
 def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun: Record | None, path: Path) -> Record:
-    """Download a file, which must have the hash in `[source]` or, if there is none, that of an earlier download."""
+    """Download a file, and compare its hash with that in `[source]` or else with that of an earlier download."""
     there = f"save the file there yourself and run `{recipe.command}` again"
     other = f"if the file at the URL has changed, correct its bytes and sha256 in source.files, or {there}"
     sha256 = file.sha256

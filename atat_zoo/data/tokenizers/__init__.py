@@ -33,7 +33,7 @@ class TokenizerModel(Protocol):
 
     @property
     def library(self) -> Tokenizers | None:
-        """The equivalent tokenizer from the `tokenizers` library, or None (the default) if there is none."""
+        """The equivalent tokenizer from the `tokenizers` library; None by default."""
         return None
 
     def encode(self, text: str) -> list[int]:

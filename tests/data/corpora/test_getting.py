@@ -1,5 +1,6 @@
 """`atat data get`: what a recipe names is fetched whole or not at all, and is what the corpus reads."""
 
+import errno
 import gzip
 import hashlib
 import io
@@ -547,7 +548,7 @@ def fetched(atat):
     return run
 
 
-def test_a_full_disk_and_a_folder_that_cannot_be_written(server, refused):
+def test_a_full_disk_and_a_folder_that_cannot_be_written(server, refused, monkeypatch):
     with full_disk(len(TEXT) // 2):
         err = refused(both(server))
     assert err.startswith("error: text/a.txt cannot be written: File too large; free some space")
@@ -555,6 +556,12 @@ def test_a_full_disk_and_a_folder_that_cannot_be_written(server, refused):
     shutil.rmtree("text")
     Path("text").write_text("no folder")
     assert refused() == "error: text cannot be written: File exists; run the command in a writable folder\n"
+
+    def full(folder, **_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert refused() == "error: text cannot be written: No space left on device; free some space\n"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from atat_zoo import UserError
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.system import locks
+from atat_zoo.system import locks, parsing
 from atat_zoo.system.atomic_files import HOST
 from tests.system.dying import dies
 
@@ -47,7 +47,7 @@ def steps(folder):
 # The experiment
 
 
-def test_what_is_no_run_is_a_sentence(folder, tmp_path):
+def test_what_is_no_run_is_a_sentence(folder, tmp_path, monkeypatch):
     nothing = RunFolder(tmp_path / "nothing")
     with pytest.raises(UserError, match=r"nothing is not a run folder: resolved\.toml is missing; pass a folder"):
         nothing.table()
@@ -57,6 +57,10 @@ def test_what_is_no_run_is_a_sentence(folder, tmp_path):
         folder.resolved.write_bytes(data)
         assert folder.exists
         with pytest.raises(UserError, match=r"^[^\n]*resolved\.toml cannot be read: .*; copy the run again[^\n]*$"):
+            folder.table()
+    with monkeypatch.context() as small:
+        small.setattr(parsing, "_LARGEST", 1)
+        with pytest.raises(UserError, match=r"resolved\.toml cannot be read: it is larger"):
             folder.table()
     for ask in (RunFolder(tmp_path / ("x" * 5000)).table, RunFolder(tmp_path / ("x" * 5000)).lock().__enter__):
         with pytest.raises(UserError, match=r"^.{,450}File name too long.{,450}$"):

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.system.errors import UserError
 
-# Candidates, of which the first that is not in the vocabulary is used.
+# Candidates; the first one that is not in the vocabulary is used.
 _MASKS = ("[MASK]", "<mask>", "<|mask|>")
 _STARTS = ("[START]", "<start>", "<|start|>")
 _PADDINGS = ("[PAD]", "<pad>", "<|pad|>")
