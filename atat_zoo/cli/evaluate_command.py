@@ -221,8 +221,8 @@ def importance(
     total = result["tokens"]
     click.echo("\n".join([*_summary(result), ""]))
     if result["bands"]:
-        columns = ["training count", "entries", "share of tokens", "mean nats", "ρ of importance"]
-        table([*columns, "ρ of frequency"], [_of_band(band, total) for band in result["bands"]])
+        columns = ["training count", "entries", "share of tokens", "mean nats", "ρ of importance", "95 % CI"]
+        table([*columns, "ρ of frequency", "ρ of entropy"], [_of_band(band, total) for band in result["bands"]])
         click.echo("")
     columns = ["importance", "share of tokens", "mean importance", "mean rank of the loss", "mean nats"]
     rows = []
@@ -239,7 +239,8 @@ def _summary(result: dict[str, Any]) -> list[str]:
         f"{result['split']} text, {result['tokens']:,} tokens, {result['draws']} masks each by {result['method']}",
         f"  mean {result['mean']:.3f}, standard deviation {result['deviation']:.3f}",
         f"  Spearman ρ with the loss of held-out tokens: {cell(result['importance_spearman'], '.3f')}"
-        f" (token frequency: {cell(result['frequency_spearman'], '.3f')})",
+        f" (95 % CI: {_interval(result)}; token frequency: {cell(result['frequency_spearman'], '.3f')}; "
+        f"entropy of the prediction: {cell(result['entropy_spearman'], '.3f')})",
         f"  calibration error against the rank of the loss in its sequence: {result['calibration_error']:.3f}",
     ]
     if result["importance_spearman"] is None:
@@ -247,7 +248,13 @@ def _summary(result: dict[str, Any]) -> list[str]:
     return text
 
 
+def _interval(quality: dict[str, Any]) -> str:
+    ends = quality["importance_interval"]
+    return "–" if ends is None else " to ".join(f"{end:.3f}" for end in ends)
+
+
 def _of_band(band: dict[str, Any], tokens: int) -> list[str]:
     counts = f"{band['least']:,}" if band["least"] == band["most"] else f"{band['least']:,} to {band['most']:,}"
-    rhos = [cell(band[f"{name}_spearman"], ".3f") for name in ("importance", "frequency")]
-    return [counts, f"{band['types']:,}", f"{band['tokens'] / tokens:.1%}", f"{band['loss']:.3f}", *rhos]
+    importance, *others = (cell(band[f"{name}_spearman"], ".3f") for name in ("importance", "frequency", "entropy"))
+    size = [counts, f"{band['types']:,}", f"{band['tokens'] / tokens:.1%}", f"{band['loss']:.3f}"]
+    return [*size, importance, _interval(band), *others]

@@ -52,6 +52,7 @@ class Estimate:
     weight: Tensor
     loss_sum: Tensor  #: the score summed over the draws in which a token was masked, float64 [B, L]
     loss_count: Tensor  #: number of draws in which the token was masked, int64 [B, L]
+    each: Tensor | None = None  #: the score under each of the K masks, float32 [B, K, L], NaN where not masked
 
     @property
     def nelbo(self) -> Tensor:
@@ -59,10 +60,16 @@ class Estimate:
         return self.contribution.sum(1)
 
 
-def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int) -> dict[str, Estimate]:
-    """Return a dict with the mean of weight · score over the masks (at least one) for each score; x is int64 [B, L]."""
+def average(
+    scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int, *, keep: bool = False
+) -> dict[str, Estimate]:
+    """Return a dict with the mean of weight · score over the masks (at least one) for each score; x is int64 [B, L].
+
+    With `keep`, the estimates also hold the score under each mask.
+    """
     every = list(masks)
     estimates: dict[str, Estimate] = {}
+    each: dict[str, list[Tensor]] = {}
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     weights, count = zero.clone(), torch.zeros_like(x)
     for mask in every:
@@ -78,7 +85,9 @@ def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: i
             score = zero.masked_scatter(mask.masked, values.double())
             estimates[name].contribution.add_(weight * score / len(every))
             estimates[name].loss_sum.add_(score)
-    return estimates
+            if keep:
+                each.setdefault(name, []).append(score.float().masked_fill(~mask.masked, torch.nan))
+    return {name: attrs.evolve(of, each=torch.stack(each[name], 1) if keep else None) for name, of in estimates.items()}
 
 
 def from_denoiser(denoise: Denoiser) -> CrossEntropy:

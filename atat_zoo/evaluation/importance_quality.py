@@ -1,9 +1,11 @@
 """The quality of importance: how well it orders held-out tokens by their loss, and how well it is calibrated.
 
-N is the number of held-out tokens that were masked at least once, and V is the vocabulary size. The loss of a token is
-its cross-entropy averaged over the masks that hid it, under uniform masking. Token frequency predicts much of this
-loss, so importance is also evaluated within bands of frequency. Calibration is measured against the target
-`difficulty`: the rank of a token's loss within its row, (rank + ½)/n in (0, 1).
+N is the number of masked held-out tokens, where a token that several masks hide is counted once for each, and V is the
+vocabulary size. Masks are uniform. Importance is compared with two other predictors of the loss: the frequency of the
+true token, which a reader of z does not know, and the entropy of the model's own prediction, which is known wherever
+the logits are computed. It is also evaluated within bands of frequency. Intervals are bootstrapped over sequences.
+Calibration is measured against the target `difficulty`: the rank of a token's loss among the masked tokens of its row,
+(rank + ½)/n in (0, 1).
 """
 
 from pathlib import Path
@@ -18,11 +20,11 @@ from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.evaluation import Progress
 from atat_zoo.evaluation.held_out_text import Text, held_out_text
 from atat_zoo.evaluation.likelihood import Measurement, measure
+from atat_zoo.evaluation.results.intervals import spearman_interval
 from atat_zoo.evaluation.results.store import RunResult, finite
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.estimators import require_estimator
-from atat_zoo.modeling.targets.target_networks import rank_within
 
 BINS = 10
 
@@ -31,13 +33,15 @@ BINS = 10
 class Band:
     """A group of tokens with about the same frequency."""
 
-    tokens: int  # held-out tokens in the band
+    tokens: int  # masked held-out tokens in the band
     types: int  # vocabulary entries in the band
     least: int  # training count of the band's rarest entry
     most: int  # training count of the band's most frequent entry
     loss: float  # mean loss in nats
     importance_spearman: float  # ρ between importance and loss
+    importance_interval: tuple[float, float] | None  # its 95 % confidence interval; None for a single sequence
     frequency_spearman: float  # ρ between unigram surprisal and loss
+    entropy_spearman: float  # ρ between the entropy of the prediction and loss
 
 
 @attrs.frozen(kw_only=True)
@@ -46,9 +50,9 @@ class Bin:
 
     low: float  # lower end
     high: float  # upper end
-    tokens: int  # held-out tokens in the bin
+    tokens: int  # masked held-out tokens in the bin
     importance: float  # mean importance of these tokens
-    rank: float  # mean rank of the tokens' losses within their rows, in (0, 1)
+    rank: float  # mean rank of the tokens' losses among the masked tokens of their rows, in (0, 1)
     loss: float  # mean loss in nats
 
 
@@ -60,7 +64,9 @@ class ImportanceQuality:
     mean: float  # mean importance
     deviation: float  # standard deviation of importance over tokens
     importance_spearman: float  # ρ between importance and loss, over all tokens
+    importance_interval: tuple[float, float] | None  # its 95 % confidence interval; None for a single sequence
     frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens
+    entropy_spearman: float  # ρ between the entropy of the prediction and loss, over all tokens
     bands: tuple[Band, ...]  # frequency bands from rare to frequent, each with about the same amount of text
     bins: tuple[Bin, ...]  # importance bins, without empty bins
     calibration_error: float  # Σ share · |mean importance − mean rank| over the bins; also 0 for a constant ½
@@ -94,14 +100,18 @@ class ImportanceResult(RunResult):
 
 def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> ImportanceQuality:
     """Return the quality of the measured importance, overall, by frequency (`counts`, int64 [V]) and by importance."""
-    assert measured.importance is not None
-    seen = measured.counted & measured.token_loss.isfinite()
-    importance, loss = measured.importance[seen].double(), measured.token_loss[seen]
-    # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
-    ranks = rank_within(measured.token_loss.nan_to_num(), seen)[0][seen].double()
-    tokens = measured.tokens[seen]
+    of = measured.masked_tokens()
+    importance, loss, tokens = of.importance, of.loss, of.token
     surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
     band_of = frequency_bands(counts, bands)
+
+    def correlations(inside: Tensor) -> dict[str, Any]:
+        return {
+            "importance_spearman": spearman(importance[inside], loss[inside]),
+            "importance_interval": spearman_interval(importance[inside], loss[inside], of.sequence[inside]),
+            "frequency_spearman": spearman(surprisal[inside], loss[inside]),
+            "entropy_spearman": spearman(of.entropy[inside], loss[inside]),
+        }
 
     def band(number: int) -> Band:
         inside, members = band_of[tokens] == number, counts[band_of == number]
@@ -111,17 +121,15 @@ def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> Importance
             least=int(members.min()),
             most=int(members.max()),
             loss=float(loss[inside].mean()),
-            importance_spearman=spearman(importance[inside], loss[inside]),
-            frequency_spearman=spearman(surprisal[inside], loss[inside]),
+            **correlations(inside),
         )
 
-    of_bins = calibration(importance, ranks, loss)
+    of_bins = calibration(importance, of.rank, loss)
     return ImportanceQuality(
         tokens=len(loss),
         mean=float(importance.mean()),
         deviation=float(importance.std(correction=0)),
-        importance_spearman=spearman(importance, loss),
-        frequency_spearman=spearman(surprisal, loss),
+        **correlations(torch.ones_like(loss, dtype=torch.bool)),
         bands=tuple(map(band, band_of[tokens].unique().tolist())),
         bins=tuple(of_bins),
         calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in of_bins) / max(1, len(loss)),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from atat_zoo.data.shard_manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.diffusion.likelihood_bounds import Estimate, average
+from atat_zoo.diffusion.likelihood_bounds import average
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.diffusion.statistics import ratio, spearman, spearman_by_chance
 from atat_zoo.evaluation import Progress, batches
@@ -34,6 +34,7 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.effects import learns_importance
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import Bound
+from atat_zoo.modeling.targets.target_networks import rank_within
 from atat_zoo.system.devices import exact_device
 from atat_zoo.system.errors import UserError
 
@@ -50,9 +51,30 @@ class Measurement:
     counted: Tensor  # bool [n, L], the tokens over which metrics are averaged
     contribution: Mapping[str, Tensor]  # by bound name, each token's share in nats, float64 [n, L]
     token_loss: Tensor  # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
-    # float32 [n, L], or None without an estimator; if it reads z, averaged over the draws that masked the token
-    importance: Tensor | None
+    #: With an estimator, the `loss` and the `entropy` of the prediction, in nats, and the `importance` of each token
+    #: under each of K masks, float32 [n, K, L], NaN where not masked; otherwise empty
+    under_masks: Mapping[str, Tensor] = attrs.field(factory=dict)
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, over all processes
+
+    @property
+    def importance(self) -> Tensor | None:
+        """The importance averaged over the masks that hid the token, [n, L], NaN if none did; None without one."""
+        return self.under_masks["importance"].nanmean(1) if self.under_masks else None
+
+    def masked_tokens(self) -> MaskedTokens:
+        """Return the counted tokens under the masks that hid them; only with an estimator."""
+        loss, counted = self.under_masks["loss"], self.counted[:, None]
+        seen = counted & loss.isfinite()
+        # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
+        ranks = rank_within(loss.nan_to_num().flatten(0, 1), seen.flatten(0, 1))[0].view(loss.shape)
+        return MaskedTokens(
+            loss=loss[seen].double(),
+            importance=self.under_masks["importance"][seen].double(),
+            entropy=self.under_masks["entropy"][seen].double(),
+            rank=ranks[seen].double(),
+            token=self.tokens[:, None].expand(loss.shape)[seen],
+            sequence=seen.nonzero()[:, 0],
+        )
 
     def refuse_nan(self, name: str) -> Measurement:
         """Return this measurement, or raise a `UserError` that names the model if the NLL of a sequence is NaN."""
@@ -78,6 +100,18 @@ class Measurement:
         # The metrics already cover all processes.
         fields = [f.name for f in attrs.fields(Measurement) if f.name != "metrics"]
         return attrs.evolve(pieces[0], **{name: joined([getattr(p, name) for p in pieces]) for name in fields})
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class MaskedTokens:
+    """N masked tokens of held-out sequences; a token that several masks hide is counted once for each. All are [N]."""
+
+    loss: Tensor  # cross-entropy in nats
+    importance: Tensor  # in [0, 1]
+    entropy: Tensor  # of the prediction, in nats
+    rank: Tensor  # of the loss among the tokens of the sequence that the mask hides, (rank + ½)/n
+    token: Tensor  # its id, int64
+    sequence: Tensor  # the index of its sequence, int64, ascending
 
 
 @torch.no_grad()
@@ -115,34 +149,40 @@ def measure(
 
         metrics = Metrics(built(of_predictions), device)
     contribution: dict[str, list[Tensor]] = {}
-    losses, importance = [], []
+    losses: list[Tensor] = []
+    under_masks: dict[str, list[Tensor]] = {}
     try:
         for some in batches(len(tokens), spec.batch_size, progress):
             x, of_text = tokens[some].to(device), maskable[some].to(device)
             keys = sequence_keys(seed, "evaluation", rows[some].to(device))
-            optional: dict[str, Any] = {}  # an objective may accept neither
+            optional: dict[str, Any] = {}  # an objective may accept none of them
             if metrics is not None:
                 optional["observe"] = metrics.observer(rows[some], counted[some])
             if documents is not None:
                 optional["documents"] = documents[some].to(device)
-            if denoiser.importance_reads_hidden:  # the forward passes of the bound compute what it reads
-                optional["importance"] = True
+            if denoiser.estimates_importance:
+                optional["difficulty"] = True
             estimates = module.bound(x, of_text, keys, draws, bound, **optional)
-            of_hidden = estimates.pop("importance", None)
+            of_hidden, entropy = (estimates.pop(name, None) for name in ("importance", "entropy"))
             for name, estimate in estimates.items():
                 named = ANSWERS if (form, name) == ("chat", NELBO) else name
                 contribution.setdefault(named, []).append(estimate.contribution.cpu())
             # The losses of the first bound, which is the bound under uniform masking if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
-            if of_hidden is not None:
-                importance.append(_mean(of_hidden).cpu())
-            elif denoiser.estimates_importance and denoiser.importance_reads == "z":
-                importance.append(_importance_when_hidden(module, x, of_text, keys, draws, bound).cpu())
-            elif denoiser.estimates_importance:
-                # A time-conditioned estimator is evaluated at the middle of the diffusion.
-                t = torch.full((len(x),), 0.5, device=device)
-                importance.append(module.importance(x, of_text, t).float().cpu())
+            if denoiser.estimates_importance:
+                if of_hidden is not None:
+                    importance = of_hidden.each
+                elif denoiser.importance_reads == "z":
+                    importance = _importance_when_hidden(module, x, of_text, keys, draws, bound)
+                else:
+                    # A time-conditioned estimator is evaluated at the middle of the diffusion.
+                    t = torch.full((len(x),), 0.5, device=device)
+                    importance = (
+                        module.importance(x, of_text, t).float()[:, None].where(~estimate.each.isnan(), torch.nan)
+                    )
+                for name, each in (("loss", estimate.each), ("entropy", entropy.each), ("importance", importance)):
+                    under_masks.setdefault(name, []).append(each.cpu())
     finally:
         module.train(training)
     # A process has no rows if there are more processes than sequences.
@@ -156,23 +196,19 @@ def measure(
         counted=counted,
         contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
-        importance=torch.cat([empty.float(), *importance]) if denoiser.estimates_importance else None,
+        under_masks={name: torch.cat(values) for name, values in under_masks.items()},
         metrics={} if metrics is None else metrics.values(),
     )
 
 
-def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Tensor:
-    """Return each token's importance, float32 [n, L], averaged over the masks that hide it; NaN if none does."""
+def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Any:
+    """Return each token's importance under each mask, float32 [n, K, L]; NaN where it is not masked."""
 
     def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         return {"importance": module.importance(z, maskable, t)[masked]}
 
     masks = module.masks(maskable, keys, draws, bound)
-    return _mean(average(at_masked, x, masks, module.denoiser().mask_id)["importance"])
-
-
-def _mean(importance: Estimate) -> Tensor:
-    return (importance.loss_sum / importance.loss_count).float()
+    return average(at_masked, x, masks, module.denoiser().mask_id, keep=True)["importance"].each
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor, factorisation: str = "") -> BoundValue:
@@ -219,9 +255,9 @@ def summarise(
     texts = [tokenizer.decode(row[there].tolist()) for row, there in zip(x, maskable, strict=True)]
     characters, words = sum(map(len, texts)), sum(len(_WORD.findall(text)) for text in texts)
     of_text = maskable & ~torch.isin(x, torch.tensor(special_ids(tokenizer), dtype=x.dtype))
-    of = factorisations or {}
+    named = factorisations or {}
     bounds = {
-        name: bound_value(each.sum(1), n, sizes, of.get(name, "")) for name, each in measured.contribution.items()
+        name: bound_value(each.sum(1), n, sizes, named.get(name, "")) for name, each in measured.contribution.items()
     }
 
     without_special = per_character = per_word = None
@@ -231,17 +267,16 @@ def summarise(
         per_character = float(nelbo.sum()) / math.log(2) / characters if characters else None
         per_word = exponential(float(nelbo.sum()) / words) if words else None
     first = next(iter(measured.contribution.values()))  # under the masks that the n-gram model is measured with
-    unigram = frequency_rho = importance_rho = by_chance = None
-    loss = measured.token_loss
-    seen = per & loss.isfinite()
+    unigram = frequency_rho = importance_rho = entropy_rho = by_chance = None
     if counts is not None:
         prior = torch.from_numpy(counts).double() + 1.0
-        surprisal = -(prior / prior.sum()).log()[x]
-        unigram = math.exp(float(surprisal[per].mean()))
-        frequency_rho = finite(spearman(surprisal[seen], loss[seen]))
-    if measured.importance is not None:
-        importance_rho = finite(spearman(measured.importance[seen], loss[seen]))
-        by_chance = finite(spearman_by_chance(x[seen], loss[seen])) if learned else None
+        surprisal = -(prior / prior.sum()).log()
+        unigram = math.exp(float(surprisal[x[per]].mean()))
+    if measured.under_masks:
+        of = measured.masked_tokens()
+        importance_rho, entropy_rho = (finite(spearman(each, of.loss)) for each in (of.importance, of.entropy))
+        frequency_rho = None if counts is None else finite(spearman(surprisal[of.token], of.loss))
+        by_chance = finite(spearman_by_chance(of.token, of.loss)) if learned else None
     return Evaluation(
         split=split,
         step=step,
@@ -268,6 +303,7 @@ def summarise(
         importance_spearman=importance_rho,
         importance_chance=by_chance,
         frequency_spearman=frequency_rho,
+        entropy_spearman=entropy_rho,
     )
 
 

@@ -75,14 +75,14 @@ def reliability(data: Table) -> alt.LayerChart:
 
 
 def bands(data: Table) -> alt.Chart:
-    """Rank correlations of importance and of token frequency with the loss, within bands of token frequency."""
+    """Rank correlations of importance, token frequency and the prediction's entropy with the loss, by frequency."""
     axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times that a token occurs in the training text"
     legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
     chart = _chart(data, "bands").encode(
         x=alt.X("band:N", sort=alt.EncodingSortField("order"), title=title, axis=axis),
         y=alt.Y("rho:Q", title="rank correlation with the loss, Spearman ρ (no unit)"),
         color=_runs(data, "bands"),
-        shape=alt.Shape("orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=legend),
+        shape=alt.Shape("orders by:N", scale=alt.Scale(range=["circle", "diamond", "cross"]), legend=legend),
         xOffset=alt.XOffset("run:N", sort="ascending"),  # otherwise, Vega-Lite puts the names into an expression
         tooltip=_tips("run:N", "orders by:N", "band:N", ("rho:Q", ".2f"), ("tokens:Q", ",")),
     )

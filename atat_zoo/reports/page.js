@@ -311,7 +311,7 @@ function importance() {
     el("figcaption", { dir: "auto" }, `${runs().length > 1 ? `${run.name}: ` : ""}${one.said} Step ${one.step.toLocaleString("en")}.`))));
   return [
     legend("bands", "bins"),
-    data.tables.bands.length ? chart("bands", "Rank correlation with the loss among tokens of similar frequency, which shows what the importance adds to frequency.") : null,
+    data.tables.bands.length ? chart("bands", "Rank correlation with the loss among tokens of similar frequency, which shows what the importance adds to frequency. Entropy: that of the model's prediction.") : null,
     data.tables.bins.length ? chart("calibration", "Calibration of the importance. Dashed: importance equal to the rank of the loss.") : null,
     drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "For figures by word class, checkpoint and seed, run ", el("code", {}, "atat importance-figures RUN"), "."),
   ];

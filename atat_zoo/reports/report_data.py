@@ -287,8 +287,8 @@ def _bands(quality: Table) -> list[Table]:
     rows = []
     for order, band in enumerate(quality["bands"]):
         count = "–".join(dict.fromkeys((_short(band["least"]), _short(band["most"]))))
-        for what, key in (("importance", "importance_spearman"), ("frequency alone", "frequency_spearman")):
-            if (rho := band[key]) is not None:
+        for what in ("importance", "frequency", "entropy"):
+            if (rho := band[f"{what}_spearman"]) is not None:
                 row = {"band": count, "order": order, "orders by": what, "rho": rho}
                 rows.append(row | {"loss": band["loss"], "tokens": band["tokens"]})
     return rows

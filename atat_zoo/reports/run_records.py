@@ -150,12 +150,12 @@ _EVALUATION = {
     **dict.fromkeys(("step", "sequences", "draws", "seed", "tokens", "bytes", "words"), _integer),
     **dict.fromkeys(("split", "method"), str),
 }
-_IMPORTANCE = ("importance_spearman", "frequency_spearman", "importance_chance")
+_IMPORTANCE = ("importance_spearman", "frequency_spearman", "entropy_spearman", "importance_chance")
 _QUALITY = {
     "step": _integer,
     "bands": [
         dict.fromkeys(("tokens", "least", "most", "loss"), _number)
-        | dict.fromkeys(("importance_spearman", "frequency_spearman"), figure)
+        | dict.fromkeys(("importance_spearman", "frequency_spearman", "entropy_spearman"), figure)
     ],
     "bins": [dict.fromkeys(("importance", "rank", "loss", "tokens"), _number)],
 }

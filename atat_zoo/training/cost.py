@@ -346,7 +346,7 @@ def _width_read(experiment: Experiment) -> int:
     """Return how many numbers the importance estimator reads per position."""
     backbone, estimator = _backbone(experiment), _learned(experiment)
     of_hidden = estimator is not None and estimator.reads_hidden
-    return backbone.shape[1] * (1 + 2 * backbone.ngram_prior if of_hidden else 1)
+    return backbone.shape[1] + (2 * backbone.ngram_prior if of_hidden else 0)
 
 
 def _learned(experiment: Experiment) -> Estimator | None:

@@ -50,7 +50,7 @@ class Exact(nn.Module):
     def importance(self, tokens, maskable, t):
         return (tokens + torch.arange(tokens.shape[1])) % 7 / 7
 
-    def bound(self, tokens, maskable, keys, draws, method, observe=None):
+    def bound(self, tokens, maskable, keys, draws, method, observe=None, difficulty=False):
         row, position = maskable.nonzero(as_tuple=True)
         log_probs = self.log_probs.expand(len(row), V).clone()
         again = (tokens[row, position] == EOS) & (tokens[row, position - 1] == EOS) & (position > 0)
@@ -61,7 +61,8 @@ class Exact(nn.Module):
             observe(log_probs=log_probs, tokens=tokens[row, position], weight=weight, row=row, position=position)
         each = torch.zeros(tokens.shape, dtype=torch.float64).masked_scatter(maskable, nats)
         found = {"weight": maskable.double(), "loss_sum": each, "loss_count": maskable.long()}
-        return {"nelbo": Estimate(contribution=each, **found)}
+        found["each"] = each.float().masked_fill(~maskable, torch.nan)[:, None]
+        return dict.fromkeys(("nelbo", "entropy"), Estimate(contribution=each, **found))
 
 
 @st.composite

@@ -14,11 +14,14 @@ from scipy import stats
 from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.evaluation.importance_quality import calibration, frequency_bands, importance_of_run, quality
 from atat_zoo.evaluation.likelihood import Measurement, measure
+from atat_zoo.evaluation.results.intervals import spearman_interval
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
+from atat_zoo.modeling.targets.target_networks import rank_within
 from tests.cli.terminal import printed, refused
 from tests.evaluation.making import make_run
+from tests.pages import SMALL
 
 V, ROWS, L = 40, 30, 20
 
@@ -32,28 +35,42 @@ def measured(importance=None):
     loss[torch.rand(ROWS, L, generator=generator) < 0.1] = math.nan
     values = tokens / V if importance is None else torch.full(tokens.shape, importance)
     of_text = {"rows": torch.arange(ROWS), "tokens": tokens, "maskable": maskable, "counted": maskable}
-    return Measurement(**of_text, contribution={"nelbo": loss}, token_loss=loss, importance=values)
+    hidden = torch.rand(ROWS, 3, L, generator=generator) < 0.6
+    pairs = {"loss": loss[:, None] + torch.rand(ROWS, 3, L, generator=generator), "importance": values[:, None]}
+    pairs |= {"entropy": (tokens[:, None] % 7) + torch.arange(3)[:, None]}
+    pairs = {name: each.expand(hidden.shape).float().masked_fill(~hidden, math.nan) for name, each in pairs.items()}
+    return Measurement(**of_text, contribution={"nelbo": loss}, token_loss=loss, under_masks=pairs)
 
 
 def test_the_correlations_are_those_of_the_tokens_that_were_masked():
     found = measured()
     counts = torch.arange(V).flip(0) * 3
     made = quality(found, counts)
-    there = found.maskable & found.token_loss.isfinite()
+    each = found.under_masks
+    there = found.maskable[:, None] & each["loss"].isfinite()
     assert made.tokens == int(there.sum())
-    importance, loss = found.importance[there].numpy(), found.token_loss[there].numpy()
+    importance, loss, entropy = (each[name][there].double().numpy() for name in ("importance", "loss", "entropy"))
+    tokens, sequence = found.tokens[:, None].expand(there.shape)[there], there.nonzero()[:, 0]
     assert made.importance_spearman == pytest.approx(stats.spearmanr(importance, loss).statistic)
     assert (made.mean, made.deviation) == (pytest.approx(importance.mean()), pytest.approx(importance.std()))
-    surprisal = -torch.log(counts + 1.0)[found.tokens[there]].numpy()
+    surprisal = -torch.log(counts + 1.0)[tokens].numpy()
     assert made.frequency_spearman == pytest.approx(stats.spearmanr(surprisal, loss).statistic)
+    assert made.entropy_spearman == pytest.approx(stats.spearmanr(entropy, loss).statistic)
+    assert made.importance_interval[0] < made.importance_spearman < made.importance_interval[1]
     assert sum(b.tokens for b in made.bands) == sum(b.tokens for b in made.bins) == made.tokens
     assert sum(b.types for b in made.bands) == V
     for band in made.bands:
-        inside = torch.isin(found.tokens, torch.nonzero((counts >= band.least) & (counts <= band.most))) & there
+        inside = torch.isin(tokens, torch.nonzero((counts >= band.least) & (counts <= band.most)))
         assert band.tokens == int(inside.sum())
-        rho = stats.spearmanr(found.importance[inside].numpy(), found.token_loss[inside].numpy()).statistic
-        assert band.importance_spearman == pytest.approx(rho)
-        assert band.loss == pytest.approx(float(found.token_loss[inside].mean()))
+        of_band = [torch.from_numpy(values)[inside] for values in (importance, loss, entropy, surprisal)]
+        rhos = [stats.spearmanr(of_band[i], of_band[1]).statistic for i in (0, 2, 3)]
+        assert [band.importance_spearman, band.entropy_spearman, band.frequency_spearman] == pytest.approx(rhos)
+        assert band.importance_interval == spearman_interval(*of_band[:2], sequence[inside])
+        assert band.loss == pytest.approx(float(of_band[1].mean()))
+    # The rank is among the tokens of a sequence that one mask hides, as in the estimator's target.
+    i = int(sequence.max())
+    ranks, counted = rank_within(each["loss"][i].nan_to_num(), there[i])
+    torch.testing.assert_close(found.masked_tokens().rank[sequence == i], ranks[counted | there[i]].double())
     # From rare to frequent, without overlap.
     assert all(a.most <= b.least for a, b in pairwise(made.bands))
 
@@ -68,6 +85,7 @@ def test_a_constant_is_as_far_off_as_it_is_from_the_middle(value):
     made = quality(measured(value), torch.arange(V))
     assert (len(made.bins), made.calibration_error) == (1, pytest.approx(abs(value - 0.5), abs=1e-6))
     assert math.isnan(made.importance_spearman)
+    assert made.importance_interval is None
 
 
 def test_calibration_by_hand():
@@ -101,10 +119,21 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_the_importance_of_the_quickstart_is_not_flat(tmp_path, atat):
+    """In its true form but for the size and the steps: a tenth of them are enough."""
+    shape = [*SMALL[:3], "train.steps=20", "train.batch_size=32", "train.evaluate_every=0", "evaluation.samples=0"]
+    printed(atat, "train", "quickstart", *shape, "evaluation.sequences=64", "--out", str(tmp_path / "quickstart"))
+    found = json.loads(printed(atat, "importance", str(tmp_path / "quickstart"), "--sequences", "64", "--json"))
+    assert found["importance_spearman"] > 0.4
+    assert found["deviation"] > 0.05
+    assert sum(band["importance_interval"][0] > band["frequency_spearman"] for band in found["bands"]) >= 3
+
+
+@pytest.mark.slow
 def test_a_run_says_it_and_records_it(run, atat):
     said = json.loads(printed(atat, "importance", str(run), "--sequences", "0", "--bands", "3", "--json"))
     alone = json.loads(printed(atat, "eval", str(run), "--sequences", "0", "--json"))
-    for name in ("importance_spearman", "frequency_spearman"):
+    for name in ("importance_spearman", "frequency_spearman", "entropy_spearman"):
         assert said[name] == pytest.approx(alone[name])
     assert len(said["bands"]) <= 3
     path = run / f"evaluations/importance-validation-{said['sequences']}x{said['draws']}-seed4-step00000003.json"

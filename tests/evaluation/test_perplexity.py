@@ -55,11 +55,15 @@ class Known(nn.Module):
         importance = hasattr(self, "importance")
         return SimpleNamespace(estimates_importance=importance, importance_reads="x", importance_reads_hidden=False)
 
-    def bound(self, tokens, maskable, keys, draws, method):
+    def bound(self, tokens, maskable, keys, draws, method, difficulty=False):
         self.asked.append((len(tokens), self.training, torch.is_grad_enabled()))
         each = self.nats[tokens] * maskable
         of_masks = {"weight": maskable.double(), "loss_sum": each * draws, "loss_count": maskable.long() * draws}
-        return {"nelbo": Estimate(contribution=each, **of_masks)}
+        if not difficulty:
+            return {"nelbo": Estimate(contribution=each, **of_masks)}
+        found = {"nelbo": each, "entropy": tokens % 3}
+        under = {name: torch.where(maskable, value, torch.nan)[:, None].float() for name, value in found.items()}
+        return {name: Estimate(contribution=each, each=under[name].repeat(1, draws, 1), **of_masks) for name in found}
 
 
 class Real(nn.Module):
@@ -76,9 +80,11 @@ class Real(nn.Module):
     def masks(self, maskable, keys, draws, method):
         return exact_k(maskable, keys, draws, time_at=LinearNoise().time_at)
 
-    def bound(self, tokens, maskable, keys, draws, method):
+    def bound(self, tokens, maskable, keys, draws, method, difficulty=False):
         losses, masks = from_denoiser(Hashed(V)), self.masks(maskable, keys, draws, method)
-        return average(lambda *at: {"nelbo": losses(*at)}, tokens, masks, V)
+        assert difficulty
+        scores = {"nelbo": losses, "entropy": lambda *at: losses(*at).square()}
+        return average(lambda *at: {name: of(*at) for name, of in scores.items()}, tokens, masks, V, keep=True)
 
     def importance(self, tokens, maskable, t):
         if self.reads == "z":
@@ -140,10 +146,11 @@ def test_the_unigram_perplexity_is_of_the_same_tokens():
     tokens, maskable = text()
     prior = (counts + 1) / (counts + 1).sum()
     kept = tokens[maskable].numpy()
-    found = summed(measured(Known(), tokens, maskable), counts=counts)
+    same = [0.5] * V
+    found = summed(measured(Known(importance=same), tokens, maskable), counts=counts)
     assert found.unigram_perplexity == pytest.approx(math.exp(-np.log(prior[kept]).mean()))
     # A model that costs exactly that has exactly that perplexity.
-    again = summed(measured(Known((-np.log(prior)).tolist()), tokens, maskable), counts=counts)
+    again = summed(measured(Known((-np.log(prior)).tolist(), same), tokens, maskable), counts=counts)
     assert again.nelbo.value == pytest.approx(again.unigram_perplexity)
     assert again.frequency_spearman == pytest.approx(1)
 
@@ -157,6 +164,8 @@ def test_the_correlations_are_over_maskable_tokens():
     expected = stats.spearmanr(np.array([0.9, 0.1, 0.5, 0.3])[kept], loss).statistic
     assert found.importance_spearman == pytest.approx(expected)
     assert found.frequency_spearman == pytest.approx(stats.spearmanr(surprisal, loss).statistic)
+    assert found.entropy_spearman == pytest.approx(stats.spearmanr(kept % 3, loss).statistic)
+    assert summed(measured(Known(), tokens, maskable)).entropy_spearman is None  # without an estimator, nobody asks
     # A constant importance has no order.
     assert summed(measured(Known(importance=[0.5] * V), tokens, maskable)).importance_spearman is None
 
@@ -165,10 +174,16 @@ def test_the_importance_of_tokens_that_some_draw_masked_is_correlated():
     """One that reads a time is of the middle; one that reads masks is averaged over those that hide the token."""
     tokens, maskable = text(40)
     found = measured(Real(), tokens, maskable, draws=1)
-    torch.testing.assert_close(found.importance, tokens / V + 0.5)
     seen = maskable & ~found.token_loss.isnan()
+    torch.testing.assert_close(found.importance, (tokens / V + 0.5).where(seen, math.nan), equal_nan=True)
     assert seen.sum() < maskable.sum()
-    expected = stats.spearmanr(found.importance[seen].numpy(), found.token_loss[seen].numpy()).statistic
+    # A token that two masks hide counts twice, each time with the loss under that mask.
+    found = measured(Real(), tokens, maskable)
+    each = found.under_masks
+    twice = each["loss"].isfinite()
+    torch.testing.assert_close(each["loss"].nanmean(1).double(), found.token_loss, equal_nan=True, rtol=0, atol=1e-6)
+    torch.testing.assert_close(each["entropy"], each["loss"].square(), equal_nan=True)
+    expected = stats.spearmanr(each["importance"][twice].numpy(), each["loss"][twice].numpy()).statistic
     assert summed(found).importance_spearman == pytest.approx(expected)
     masks = Real().masks(maskable, sequence_keys(7, "evaluation", torch.arange(len(tokens))), 2, None)
     masks = [mask.masked.float() for mask in masks]
@@ -262,7 +277,13 @@ def test_the_importance_of_hidden_states_takes_no_forward_pass_of_its_own(name):
     keys = sequence_keys(3, "evaluation", torch.arange(len(given.tokens)))
     with torch.no_grad():
         alone = _importance_when_hidden(module.eval(), given.tokens, given.maskable, keys, 2, spec.bound)
-    torch.testing.assert_close(found.importance, alone, equal_nan=True)
+        masks = module.masks(given.maskable, keys, 2, spec.bound)
+        shown = [(torch.where(mask.masked, module.context.mask_id, given.tokens), mask) for mask in masks]
+        log_p = torch.cat([module.denoiser()(z, mask.t, mask.masked) for z, mask in shown])
+    torch.testing.assert_close(found.under_masks["importance"], alone, equal_nan=True)
+    entropy = torch.distributions.Categorical(logits=log_p).entropy()
+    of_each = found.under_masks["entropy"].transpose(0, 1)
+    torch.testing.assert_close(of_each[of_each.isfinite()], entropy)
     assert found.importance[given.maskable].nanmean() > 0
 
 

@@ -156,7 +156,8 @@ def _line(step, steps, estimator, random_):
 def _quality(step):
     bands = [
         {"tokens": 9800, "types": 9, "least": 3 * 8**i, "most": 3 * 8 ** (i + 1) - 1, "loss": 6.0 - i,
-         "importance_spearman": 0.31 + 0.05 * i, "frequency_spearman": 0.12 - 0.02 * i}
+         "importance_spearman": 0.31 + 0.05 * i, "frequency_spearman": 0.12 - 0.02 * i,
+         "entropy_spearman": 0.42}
         for i in range(5)
     ]  # fmt: skip
     bins = [

@@ -73,7 +73,8 @@ def test_every_value_is_one_that_is_recorded(full):
     rhos = {(row["order"], row["orders by"]): row["rho"] for row in tables["bands"]}
     for i, band in enumerate(quality["bands"]):
         assert rhos[i, "importance"] == band["importance_spearman"]
-        assert rhos[i, "frequency alone"] == band["frequency_spearman"]
+        assert rhos[i, "frequency"] == band["frequency_spearman"]
+        assert rhos[i, "entropy"] == band["entropy_spearman"]
     assert [row["rank"] for row in tables["bins"]] == [within["rank"] for within in quality["bins"]]
     measured = json.loads((full / "evaluations" / "samplers-2x16.json").read_text())["measured"]
     points = {(row["sampler"], row["evaluations"], row["value"]) for row in tables["frontier"]}

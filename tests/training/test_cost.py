@@ -244,7 +244,7 @@ def test_an_estimator_of_hidden_states_reads_the_neighbours_of_the_prior_too():
     table = TABLE | {"objective": "set_causal", "estimator": "loss_prediction", "tokenizer": "bytes"}
     plain, prior = (from_table(table | {"backbone": {"preset": "nano", "ngram_prior": n}}) for n in (0, 2))
     width = plain.parts["backbone"].shape[1]
-    for experiment, read in ((plain, width), (prior, 5 * width)):
+    for experiment, read in ((plain, width), (prior, width + 4)):
         found = cost.cost(experiment, gpu="A100").weights_estimator
         assert found == experiment.parts["estimator"].weights(258, read, LENGTH) == 128 * (read + 2) + 1
 

@@ -106,6 +106,7 @@ class Evaluation(RunResult):
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # the metrics in evaluation.metrics, by title
     importance_spearman: float | None  # ρ between importance and per-token loss
     frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
+    entropy_spearman: float | None = None  # ρ between the prediction's entropy and per-token loss, with an estimator
     importance_chance: float | None = None  # standard error of ρ by chance; None without learned importance
 
     @property
@@ -147,11 +148,12 @@ class Evaluation(RunResult):
 
     def on_importance(self) -> list[str]:
         """Return sentences on how well the importance orders tokens by their loss."""
-        rho, frequency, chance = self.importance_spearman, self.frequency_spearman, self.importance_chance
+        rho, chance = self.importance_spearman, self.importance_chance
         if rho is None and chance is None:
             return []
-        with_frequency = "" if frequency is None else f"; token frequency: {frequency:.3f}"
-        found = f"{cell(rho, '.3f')} (by chance up to ±{2 * chance:.3f}{with_frequency})" if chance else f"{rho:.3f}"
+        others = {"token frequency": self.frequency_spearman, "entropy of the prediction": self.entropy_spearman}
+        known = "".join(f"; {name}: {value:.3f}" for name, value in others.items() if value is not None)
+        found = f"{cell(rho, '.3f')} (by chance up to ±{2 * chance:.3f}{known})" if chance else f"{rho:.3f}"
         said = [f"rank correlation (Spearman ρ) of importance with the per-token loss: {found}"]
         if self.learned_nothing:
             said.append("the importance estimator learned nothing: it orders the tokens no better than chance")

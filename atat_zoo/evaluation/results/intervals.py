@@ -103,6 +103,27 @@ def _means(nats: Tensor, count: Tensor, purpose: str, seed: int, resamples: int)
     return sums / tokens
 
 
+def spearman_interval(a: Tensor, b: Tensor, sequence: Tensor, resamples: int = 200) -> tuple[float, float] | None:
+    """Return the interval of Spearman's ρ of two vectors over the tokens of sequences; all arguments are [N].
+
+    `sequence` is the number of each token's sequence, int64, ascending. The ranks are computed again for each resample.
+    Returns None for a single sequence, or if ρ is undefined in a resample.
+    """
+    import torch
+
+    from atat_zoo.diffusion.statistics import spearman
+
+    tokens = sequence.unique_consecutive(return_counts=True)[1]
+    if len(tokens) < 2:
+        return None
+    columns = torch.eye(len(tokens))
+    times = resampled(columns, purpose="spearman", seed=0, resamples=resamples).long()
+    chosen = (torch.repeat_interleave(each.repeat_interleave(tokens)) for each in times)
+    rhos = torch.tensor([spearman(a[here], b[here]) for here in chosen])
+    found = interval(float("nan"), rhos)
+    return None if rhos.isnan().any() else (found.low, found.high)
+
+
 def of_mean(values: Sequence[float] | NDArray[Any]) -> Interval | None:
     """Return the mean with its t-interval, mean ± t(n − 1) s / √n, or None for fewer than two values."""
     if len(values) < 2:

@@ -92,6 +92,15 @@ class NGramPriorModule(nn.Module):
         change = (self.gain * scores.left_out(of_x, row, x[:, None])).sum(1)
         return logits.scatter_add_(1, x[:, None], change[:, None])
 
+    def information(self, neighbours: Tensor) -> Tensor:
+        """Return how much each neighbour narrows the prediction down by itself, in nats, [..., 2R]; 0 if not visible.
+
+        This is H(p(y)) − H(p(y | h)), with the entropies of the unigram distribution and of the estimate above; it is
+        negative if the tokens at that distance from h are spread more evenly than all tokens.
+        """
+        offsets = torch.arange(2 * self.reach, device=neighbours.device)
+        return self.scores().information[neighbours + (self.vocabulary_size + 1) * offsets]
+
     def scores(self) -> _Scores:
         """Return the scores of all offsets, computed from the counts on first use."""
         scores, dtype = self._scores, self.gain.dtype
@@ -140,6 +149,7 @@ class _Scores(NamedTuple):
     length: Tensor  # number of tokens that each row has there, at most K, int64 [2R·(V + 1)]
     types: Tensor  # T(h), at least 1, [2R·(V + 1)]
     less: Tensor  # log (1 + N(h)/T(h)), [2R·(V + 1)]
+    information: Tensor  # H(p(y)) − H(p(y | h)), in nats, [2R·(V + 1)]
     unit: Tensor  # 1/p(y), [V]
 
     @classmethod
@@ -156,11 +166,17 @@ class _Scores(NamedTuple):
         none = torch.zeros(len(positions) * (V + 1), dtype=torch.int64, device=tokens.device)
         length = none.index_add(0, row, torch.ones_like(row))
         types = length.clamp(min=1)
-        less = move_to(
-            (move_to(none.index_add(0, row, times), exact) / move_to(types, exact).double()).log1p().to(dtype), there
+        rows, of_row, of_token, seen, all_seen = move_to(
+            (row, types[row], token, times, none.index_add(0, row, times)), exact
         )
-        of_row, of_token, seen = move_to((types[row], token, times), exact)
-        score = move_to((seen / (of_row * p[of_token])).log1p().to(dtype), there)
+        lacks = (all_seen / move_to(types, exact).double()).log1p()
+        gains = (seen / (of_row * p[of_token])).log1p()
+        # H(p(y | h)): first as if nothing had been seen, then the change by each token that was seen.
+        unseen, entropy = p[of_token] * (-lacks[rows]).exp(), torch.special.entr
+        of_row = (-lacks).exp() * (entropy(p).sum() + lacks)
+        of_row = of_row.index_add(0, rows, entropy(unseen * gains.exp()) - entropy(unseen))
+        information = move_to((entropy(p).sum() - of_row).to(dtype), there)
+        less, score = move_to((lacks.to(dtype), gains.to(dtype)), there)
         many = length > _SHARE * V
         which, length = many.cumsum(0) * many, length * ~many
         in_full = many[row]
@@ -172,9 +188,8 @@ class _Scores(NamedTuple):
         token, score = (F.pad(each[order], (0, longest)).unfold(0, longest, 1) for each in (token.int(), score))
         scale = torch.where(many, 1, less)
         first = length.cumsum(0) - length
-        return cls(
-            full, which, scale, token, score, first, length, types.to(dtype), less, move_to((1 / p).to(dtype), there)
-        )
+        unit = move_to((1 / p).to(dtype), there)
+        return cls(full, which, scale, token, score, first, length, types.to(dtype), less, information, unit)
 
     def seen(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens, int64 [N, K], of the sparse rows `row` [N], and their scores [N, K], padded with 0."""

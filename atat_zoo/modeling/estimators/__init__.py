@@ -42,8 +42,9 @@ class EstimatorModule(Protocol):
 
         `tokens`, int64 [B, L], are x or z, depending on `reads`; the mask id is V. `embedded` [B, L, D] is their
         detached embedding from the backbone. With `reads_hidden`, it is instead the detached hidden state from which
-        the head predicts each token, followed by the embeddings of the 2R neighbours that an n-gram prior reads:
-        [B, L, D (1 + 2R)]. The diffusion time `t` [B] may be None for an estimator that does not read it.
+        the head predicts each token, followed by the information, in nats, that each of the 2R neighbours gives
+        according to an n-gram prior: [B, L, D + 2R]. The diffusion time `t` [B] may be None for an estimator that does
+        not read it.
         """
 
 
@@ -201,9 +202,9 @@ class TransformerEstimator(Estimator):
 class LossPredictionEstimator(Estimator):
     """A small MLP that predicts the loss of each masked token from the backbone's detached hidden state.
 
-    It also reads the embeddings of the neighbours that an n-gram prior reads, since the hidden state need not represent
-    what the prior adds to the logits. The importance of visible tokens is meaningless. An objective that has already
-    computed the hidden states needs no extra forward pass; the importance of any other text takes one.
+    With an n-gram prior, it also reads how much each neighbour narrows the prediction down, since the hidden state need
+    not represent what the prior adds to the logits. The importance of visible tokens is meaningless. An objective that
+    has already computed the hidden states needs no extra forward pass; the importance of any other text takes one.
     """
 
     name = "loss_prediction"

@@ -81,8 +81,8 @@ class LossPredictionModule(nn.Module, EstimatorModule):
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        # One norm for each of the vectors: the hidden state, and the neighbours' embeddings, which are much smaller.
-        read = self.norm(embedded.unflatten(-1, (-1, *self.norm.normalized_shape))).flatten(-2)
+        width = self.norm.normalized_shape[0]  # of the hidden state; what follows is not normalised
+        read = torch.cat([self.norm(embedded[..., :width]), embedded[..., width:]], -1)
         h = F.gelu(self.up(read), approximate="tanh")
         return torch.sigmoid(self.out(h).squeeze(-1).float())
 

@@ -70,7 +70,7 @@ class ObjectiveModule(Protocol):
         method: Bound,
         observe: Observer | None = None,
         documents: Tensor | None = None,
-        importance: bool = False,
+        difficulty: bool = False,
     ) -> dict[str, Estimate]:
         """Return a dict of bounds on −log p_θ(x), and pass the predictions to the observer.
 
@@ -83,8 +83,9 @@ class ObjectiveModule(Protocol):
         the number of masks per sequence, and `method` estimates the bound under uniform masking. An objective to which
         `method` does not apply raises a `UserError`. `documents` is as in `Batch`.
 
-        With `importance`, for an estimator that reads hidden states, the dict also has the masked tokens' `importance`
-        under the same masks, from the same forward passes.
+        With `difficulty`, the dict also has two predictors of the masked tokens' losses under the same masks, from the
+        same forward passes: the `entropy` of the predictions, in nats, and the `importance`, if the estimator reads
+        hidden states. The estimates then hold the values under each mask.
         """
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
@@ -193,7 +194,7 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
         adapt(parts["backbone"], experiment.parts["backbone"])
         complete(parts["backbone"], BackboneModule)
         width, prior = parts["backbone"].embedding.embedding_dim, parts["backbone"].prior
-        context = attrs.evolve(context, width=width, width_read=width * (1 + 2 * prior.reach if prior else 1))
+        context = attrs.evolve(context, width=width, width_read=width + (2 * prior.reach if prior else 0))
         for kind in sorted(objective.uses - {"backbone"}):
             parts[kind] = experiment.parts[kind].build(context)
         module: nn.Module = objective.build(context, parts, experiment.train.batch_size)

@@ -133,8 +133,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         own, t, maskable = move_to((tokens, t, maskable), self.device)
         vectors = read.hidden
         if read.neighbours is not None:  # the hidden state need not represent what the prior adds to the logits
-            near = self.backbone.embedding(move_to(read.neighbours, self.device))
-            vectors = torch.cat([vectors, near.flatten(-2).to(vectors.dtype)], dim=-1)
+            information = self.backbone.prior.information(move_to(read.neighbours, self.device))
+            vectors = torch.cat([vectors, information.to(vectors.dtype)], dim=-1)
         return move_to(self.estimator(own, vectors.detach(), t, maskable), tokens.device)
 
     def noised(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> NoisedBatch:
@@ -357,7 +357,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         method: Bound,
         observe: Observer | None = None,
         documents: Tensor | None = None,
-        importance: bool = False,
+        difficulty: bool = False,
     ) -> dict[str, Estimate]:
         masks = list(self.masks(maskable, keys, draws, method))
         each = iter(masks)
@@ -367,7 +367,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
             shown = () if observe is None else (mask.by_token[where] / len(masks), *where)
             read = self.head_inputs_of(z, t, masked, x, documents)
             found = self.chunked_losses(read.at(where), x[where], of_logits, *shown)
-            return found | ({"importance": self.importance_of(read, z, maskable, t)[where]} if importance else {})
+            if difficulty and self.estimator.reads_hidden:
+                found["importance"] = self.importance_of(read, z, maskable, t)[where]
+            return found
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
             if observe is not None:
@@ -375,9 +377,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
                 log_probs, of_text = move_to((logits.log_softmax(-1), true), tokens.device)
                 of_masked = {"weight": weight.double(), "row": row, "position": position}
                 observe(log_probs=log_probs, tokens=of_text, **of_masked)
-            return self.token_bounds(logits, true, method.quantity)
+            found = self.token_bounds(logits, true, method.quantity)
+            return found | ({"entropy": entropy(logits)} if difficulty else {})
 
-        averages = average(at_masked, tokens, masks, self.context.mask_id)
+        averages = average(at_masked, tokens, masks, self.context.mask_id, keep=difficulty)
         return averages | self.own_bounds(tokens, maskable, keys, draws, documents)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
@@ -498,6 +501,12 @@ def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
     """Return a dict with −log p(x) at N positions, nats [N], from logits [N, V], as `"loss"` and `"cross_entropy"`."""
     ce = F.cross_entropy(logits, x, reduction="none")
     return {"loss": ce, "cross_entropy": ce}
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of softmax(logits) in nats, [N]; the logits are [N, V]."""
+    log_p = logits.log_softmax(-1)
+    return -torch.where(log_p > -torch.inf, log_p.exp() * log_p, 0.0).sum(-1)
 
 
 def dense(where: tuple[Tensor, Tensor], values: Tensor, shape: Sequence[int]) -> Tensor:

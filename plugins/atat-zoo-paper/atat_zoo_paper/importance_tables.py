@@ -124,7 +124,8 @@ class Analysis:
     def _checkpoints(self, measured: Measurement) -> list[Row]:
         """Return statistics of importance at each saved checkpoint, and its rank correlations.
 
-        `rho` is Spearman's ρ with the loss at the same step, and `rho_last` with the importance at the last step.
+        `rho` is Spearman's ρ with the loss of masked tokens at the same step, as in `atat importance`, and `rho_last`
+        with the importance at the last step.
         """
         steps = RunFolder(self.run).steps()
         if len(steps) < 2:
@@ -138,7 +139,9 @@ class Analysis:
         for step, each in every.items():
             seen = _seen(each, every[steps[-1]])
             importance, loss, last = _measured(seen, each.importance, each.token_loss, every[steps[-1]].importance)
-            of_loss, of_last = (self._correlated([importance, other], seen)[0] for other in (loss, last))
+            masked, sequence = each.masked_tokens(), seen.nonzero()[:, 0]
+            of_loss = self._correlated([masked.importance, masked.loss], masked.sequence, len(seen))[0]
+            of_last = self._correlated([importance, last], sequence, len(seen))[0]
             about = {"step": step, **spread(importance, loss), **of_loss}
             rows.append(about | {f"{key}_last": value for key, value in of_last.items()})
         return rows
@@ -161,7 +164,7 @@ class Analysis:
         for a, b in combinations(range(len(runs)), 2):
             seen = _seen(every[a], every[b])
             columns = _measured(seen, every[a].importance, every[b].importance, counts[measured.tokens])
-            of_all, given = self._correlated(columns, seen)
+            of_all, given = self._correlated(columns, seen.nonzero()[:, 0], len(seen))
             about = {
                 "run": names[a],
                 "seed": seeds[a],
@@ -172,12 +175,12 @@ class Analysis:
             rows.append({**about, **of_all, **{f"partial_{key}": value for key, value in given.items()}})
         return rows
 
-    def _correlated(self, columns: Sequence[Tensor], seen: Tensor) -> tuple[Row, Row]:
+    def _correlated(self, columns: Sequence[Tensor], sequence: Tensor, texts: int) -> tuple[Row, Row]:
         """Return ρ of the first two columns, each [N], and its value given the third, with a bootstrap over texts.
 
-        `seen`, bool [n, L], marks the positions of the tokens. Ranks come from the full data, even in a resample.
+        `sequence` is the index of each token's text, int64 [N]. Ranks come from the full data, even in a resample.
         """
-        sums = _rank_sums(columns, seen.nonzero()[:, 0], len(seen))
+        sums = _rank_sums(columns, sequence, texts)
         found = [correlations(each) for each in (sums.sum(0), resampled(sums, purpose="importance", seed=self.seed))]
         given = _interval(*map(partial_correlation, found)) if len(columns) > 2 else {}
         return _interval(*(each[..., 0, 1] for each in found)), given

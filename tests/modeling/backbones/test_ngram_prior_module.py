@@ -52,6 +52,24 @@ def test_with_rows_in_full_or_not_it_is_as_defined_and_so_is_its_gradient(seed, 
     torch.testing.assert_close(of_found, of_wanted, rtol=1e-9, atol=1e-9)
 
 
+@at_most(15)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(0, 60), st.sampled_from([1, 2]))
+def test_what_a_neighbour_tells_is_the_entropy_that_it_takes_away(seed, v, rows, reach):
+    rng = np.random.default_rng(seed)
+    table = NGramPrior.count([rng.zipf(1.4, (rows, L)) % v], v)
+    module = NGramPriorModule(v, reach, table).double()
+    unigram = torch.from_numpy(table.unigram_prob(np.arange(v)))
+    for offset in range(2 * reach):
+        beside, gain = torch.full((v + 1, 2 * reach), v), torch.eye(2 * reach, dtype=torch.float64)[offset]
+        beside[:, offset] = torch.arange(v + 1)
+        p = by_definition(table, reach, unigram.log().expand(v + 1, v), gain, beside, None).exp()
+        torch.testing.assert_close(p.sum(1), torch.ones(v + 1, dtype=torch.float64))
+        found = module.information(beside)
+        lost = torch.special.entr(unigram).sum() - torch.special.entr(p).sum(1)
+        torch.testing.assert_close(found[:, offset], lost, rtol=0, atol=1e-9)
+        assert found[v].eq(0).all()
+
+
 def test_a_step_asks_nothing_of_the_device():
     """The meta device has no data: whoever asks how many tokens a row has fails there."""
     v = 40
@@ -63,6 +81,7 @@ def test_a_step_asks_nothing_of_the_device():
     module._scores = type(known)(*(each.to("meta") for each in known))
     beside, x = (torch.zeros(5, *shape, dtype=torch.int64, device="meta") for shape in ((2 * REACH,), ()))
     module(torch.zeros(5, v, device="meta"), beside, x).sum().backward()
+    module.information(beside)
 
 
 def test_without_counts_nothing_is_added():

@@ -426,7 +426,7 @@ def test_every_row_has_an_order_of_its_own_and_every_turn_of_it_is_drawn():
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_predicted_loss_is_that_of_the_text_before_the_step_of_its_token(counts):
     """In training each token has its own context; the hidden states of one layer do not depend on how it came about."""
-    width = 16 * (1 + 2 * COUNTED["ngram_prior"] * counts)
+    width = 16 + 2 * COUNTED["ngram_prior"] * counts
     context = Context(vocabulary_size=V, length=L, width=16, width_read=width, seed=5)
     backbone = (COUNTED if counts else DEEP) | {"layers": 1}
     parts = {"backbone": backbone, "position_sets": MAPS[0], "estimator": "loss_prediction"}
