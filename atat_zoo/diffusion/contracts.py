@@ -82,9 +82,6 @@ class Denoiser(Protocol):
     #: "x", the default, if importance is that of a complete draft, or "z" if it is that of masked tokens, given the
     #: text with its masks
     importance_reads: Literal["x", "z"] = "x"
-    #: Whether importance is computed from the hidden states of a prediction, so that `ObjectiveModule.bound` returns it
-    #: without a further forward pass; false by default
-    importance_reads_hidden: bool = False
     gives_order_weights: bool = False  #: whether it has `predict_with_order`; false by default
     scores_visible_tokens: bool = False  #: whether it has `score_visible`; false by default
 

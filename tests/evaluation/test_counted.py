@@ -45,7 +45,7 @@ class Exact(nn.Module):
         self.log_probs = logits.log_softmax(0)
 
     def denoiser(self):
-        return SimpleNamespace(estimates_importance=True, importance_reads="x", importance_reads_hidden=False)
+        return SimpleNamespace(estimates_importance=True, importance_reads="x")
 
     def importance(self, tokens, maskable, t):
         return (tokens + torch.arange(tokens.shape[1])) % 7 / 7

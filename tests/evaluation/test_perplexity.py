@@ -53,7 +53,7 @@ class Known(nn.Module):
 
     def denoiser(self):
         importance = hasattr(self, "importance")
-        return SimpleNamespace(estimates_importance=importance, importance_reads="x", importance_reads_hidden=False)
+        return SimpleNamespace(estimates_importance=importance, importance_reads="x")
 
     def bound(self, tokens, maskable, keys, draws, method, difficulty=False):
         self.asked.append((len(tokens), self.training, torch.is_grad_enabled()))
@@ -74,7 +74,7 @@ class Real(nn.Module):
         self.weight, self.reads = nn.Parameter(torch.zeros(1)), reads
 
     def denoiser(self):
-        about = {"importance_reads": self.reads, "importance_reads_hidden": False, "mask_id": V}
+        about = {"importance_reads": self.reads, "mask_id": V}
         return SimpleNamespace(estimates_importance=True, **about)
 
     def masks(self, maskable, keys, draws, method):

@@ -203,8 +203,8 @@ class LossPredictionEstimator(Estimator):
     """A small MLP that predicts the loss of each masked token from the backbone's detached hidden state.
 
     With an n-gram prior, it also reads how much each neighbour narrows the prediction down, since the hidden state need
-    not represent what the prior adds to the logits. The importance of visible tokens is meaningless. An objective that
-    has already computed the hidden states needs no extra forward pass; the importance of any other text takes one.
+    not represent what the prior adds to the logits. The importance of visible tokens is meaningless. In training, in an
+    evaluation, and in the steps of a sampler of masked diffusion, it takes no forward pass of its own.
     """
 
     name = "loss_prediction"
@@ -218,11 +218,14 @@ class LossPredictionEstimator(Estimator):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if the sampler would run the network twice per step, since NFE would not include this."""
-        if (sampler := experiment.parts["sampler"]).uses_importance:
+        sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
+        reads_time = experiment.parts["backbone"].reads_time
+        if sampler.uses_importance and (objective.masks_attention or reads_time):
+            why = "a backbone that reads the time" if reads_time else f"the objective {objective.name!r}"
             yield Problem(
                 "sampler",
                 f"{sampler.name!r} uses importance, for which the estimator 'loss_prediction' needs an extra forward "
-                "pass in every step; choose a different sampler or the estimator 'transformer'",
+                f"pass in every step with {why}; choose a different sampler or the estimator 'transformer'",
             )
 
     @override

@@ -562,9 +562,10 @@ class Predictor(Denoiser):
         self.mask_id, self.window = module.context.mask_id, module.context.length
         self.reads_time = module.backbone.reads_time
         self.estimates_importance = module.estimator is not None
+        # What importance has read of a text, for its predictions: a decoding step takes one forward pass for both.
+        self.known: tuple[Tensor, int, HeadInputs] | None = None
         if module.estimator is not None:
             self.importance_reads = module.estimator.reads
-            self.importance_reads_hidden = module.estimator.reads_hidden
 
     @override
     def time_at(self, rate: Tensor) -> Tensor:
@@ -575,10 +576,23 @@ class Predictor(Denoiser):
         if not self.estimates_importance:
             return None
         t = self.time_at(masked.float().mean(1)) if self.module.estimator.reads_time else None
-        return self.module.importance(tokens, torch.ones_like(masked), t)  # all tokens are treated as maskable
+        everywhere = torch.ones_like(masked)  # all tokens are treated as maskable
+        if not self.module.estimator.reads_hidden:
+            return self.module.importance(tokens, everywhere, t)
+        read = self.head_inputs(tokens, None)
+        if not self.reads_time:  # the predictions could be those of a different time
+            self.known = tokens, tokens._version, read
+        return self.module.importance_of(read, tokens, everywhere, t)
+
+    def known_head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        """Return the head inputs [B, L] at every position, from `importance` if it was asked about the same text."""
+        known, self.known = self.known, None
+        if known is not None and known[0] is tokens and known[1] == tokens._version:
+            return known[2]
+        return self.head_inputs(tokens, t)
 
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        """Return the head inputs [B, L] at every position."""
+        """Return the head inputs [B, L] at every position, by a forward pass."""
         return self.module.head_inputs(tokens, t)
 
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
@@ -594,11 +608,11 @@ class Predictor(Denoiser):
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        return self.log_probs(self.head_inputs(tokens, t).at(where), tokens.device)
+        return self.log_probs(self.known_head_inputs(tokens, t).at(where), tokens.device)
 
     @override
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        head_inputs = self.head_inputs(tokens, t)
+        head_inputs = self.known_head_inputs(tokens, t)
         logits = self.module.logits(head_inputs.at(visible))
         loss = F.cross_entropy(logits, move_to(tokens[visible], logits.device), reduction="none")
         return self.log_probs(head_inputs.at(where), tokens.device), -move_to(loss, tokens.device)

@@ -140,8 +140,12 @@ def test_estimators_inside_another_read_the_same():
 
 
 def test_a_sampler_that_would_run_the_network_twice_per_step_is_refused():
-    with pytest.raises(UserError, match=r"'uncertainty_guided' uses importance, .* an extra forward pass in"):
+    with pytest.raises(UserError, match=r"'uncertainty_guided' uses importance, .* with the objective 'set_causal'"):
         load("quickstart", ["sampler.use=uncertainty_guided"])
+    words = ["estimator.use=loss_prediction", "sampler.use=uncertainty_guided"]
+    assert load("cpu/mdlm", words).parts["sampler"].uses_importance
+    with pytest.raises(UserError, match=r"an extra forward pass in every step with a backbone that reads the time"):
+        load("cpu/mdlm", [*words, "backbone.time_conditioning=true"])
 
 
 def test_a_problem_of_an_estimator_inside_is_told_where_it_is():
