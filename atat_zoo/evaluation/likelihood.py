@@ -267,16 +267,14 @@ def summarise(
         per_character = float(nelbo.sum()) / math.log(2) / characters if characters else None
         per_word = exponential(float(nelbo.sum()) / words) if words else None
     first = next(iter(measured.contribution.values()))  # under the masks that the n-gram model is measured with
-    unigram = frequency_rho = importance_rho = entropy_rho = by_chance = None
+    unigram = by_chance = None
     if counts is not None:
         prior = torch.from_numpy(counts).double() + 1.0
-        surprisal = -(prior / prior.sum()).log()
-        unigram = math.exp(float(surprisal[x[per]].mean()))
-    if measured.under_masks:
-        of = measured.masked_tokens()
-        importance_rho, entropy_rho = (finite(spearman(each, of.loss)) for each in (of.importance, of.entropy))
-        frequency_rho = None if counts is None else finite(spearman(surprisal[of.token], of.loss))
-        by_chance = finite(spearman_by_chance(of.token, of.loss)) if learned else None
+        unigram = math.exp(-float((prior / prior.sum()).log()[x[per]].mean()))
+    if measured.under_masks and learned:
+        masked = measured.masked_tokens()
+        by_chance = finite(spearman_by_chance(masked.token, masked.loss))
+    rhos = {name: finite(rho) for name, rho in loss_correlations(measured, counts).items()}
     return Evaluation(
         split=split,
         step=step,
@@ -300,11 +298,26 @@ def summarise(
         unigram_perplexity=unigram,
         ngram_prior=None if ngram is None else figure(ngram, first.sum(1), n),
         metrics={**measured.metrics, **(of_texts or {})},
-        importance_spearman=importance_rho,
+        importance_spearman=rhos.get("importance"),
         importance_chance=by_chance,
-        frequency_spearman=frequency_rho,
-        entropy_spearman=entropy_rho,
+        frequency_spearman=rhos.get("frequency"),
+        entropy_spearman=rhos.get("entropy"),
     )
+
+
+def loss_correlations(measured: Measurement, counts: NDArray[np.int64] | None) -> dict[str, float]:
+    """Return Spearman's ρ with the loss of masked tokens, for each predictor of this loss; empty without an estimator.
+
+    These are the `importance`, the `entropy` of the prediction and, given the counts of the training tokens, int64 [V],
+    the `frequency` of the token, as its surprisal.
+    """
+    if not measured.under_masks:
+        return {}
+    masked = measured.masked_tokens()
+    predictors = {"importance": masked.importance, "entropy": masked.entropy}
+    if counts is not None:  # rare tokens are hard
+        predictors["frequency"] = -torch.from_numpy(counts)[masked.token].double()
+    return {name: spearman(values, masked.loss) for name, values in predictors.items()}
 
 
 def evaluate_run(

@@ -12,9 +12,10 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from atat_zoo.data.shard_manifest import load_counts
 from atat_zoo.evaluation import Progress
 from atat_zoo.evaluation.held_out_text import byte_counts, check_evaluation, counted_of, text_of
-from atat_zoo.evaluation.likelihood import bound_value, measure
+from atat_zoo.evaluation.likelihood import bound_value, loss_correlations, measure
 from atat_zoo.evaluation.ngram_likelihood import NGramPriorNats, figure, measure_ngram_prior
 from atat_zoo.evaluation.results.evaluation import BoundValue, MetricValue, NGramPriorValue, method_of
 from atat_zoo.evaluation.results.history import History, history
@@ -23,6 +24,7 @@ from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, title
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.experiment.effects import learns_importance
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.model_files import TOKENIZER
 from atat_zoo.generation.model import Model
@@ -93,6 +95,10 @@ def numbers_of(
     measured = measure(model.module, tokens, maskable, spec, **of_rows, **options)
     measured.refuse_nan(model.experiment.name)
     of_texts = measure_texts(model, tokens, maskable, spec, seed=options["seed"])
+    of_importance: dict[str, MetricValue] = {}
+    if learns_importance(model.experiment):
+        rhos = loss_correlations(measured, load_counts(data) if data else None)
+        of_importance = {f"{name}_correlation": MetricValue(value=rho) for name, rho in rhos.items()}
     exact, masks = model.experiment.parts["objective"].exact, {"seed": options["seed"], "rows": measured.rows}
     ngram = measure_ngram_prior(model.module, data, tokens, maskable, spec, exact=exact, **masks) if data else None
     total, without = sizes(model.module, model.context.vocabulary_size)
@@ -106,7 +112,7 @@ def numbers_of(
         "ngram": ngram,
         "parameters": total,
         "without_embeddings": without,
-        "metrics": {**measured.metrics, **of_texts},
+        "metrics": {**measured.metrics, **of_texts, **of_importance},
     }
 
 

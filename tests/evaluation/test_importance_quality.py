@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from atat_zoo.data.build import build
 from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.evaluation.importance_quality import calibration, frequency_bands, importance_of_run, quality
 from atat_zoo.evaluation.likelihood import Measurement, measure
 from atat_zoo.evaluation.results.intervals import spearman_interval
 from atat_zoo.evaluation.results.store import finite
+from atat_zoo.evaluation.run_comparison import numbers_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.targets.target_networks import rank_within
@@ -153,3 +155,17 @@ def test_the_importance_of_a_run_is_that_of_its_held_out_text(run):
     about = (found.split, found.step, found.ema, found.estimator, found.target, found.method)
     assert about == ("test", 3, False, "transformer", "difficulty", "exact_k")
     assert (found.sequences, found.draws, found.seed) == (6, 3, 2)
+
+
+def test_comparisons_and_studies_have_the_correlations_as_metrics(run):
+    model, spec = Model.from_run(run), EvaluationSpec(sequences=6, mask_samples=3, split="test")
+    text = held_out_text(model, run, "test", 6)
+    found = numbers_of(model, build(model.experiment), text.tokens, text.maskable, spec, seed=2)["metrics"]
+    expected = importance_of_run(model, run, spec, seed=2).quality
+    names = ("importance", "frequency", "entropy")
+    assert {f"{name}_correlation" for name in names} == set(found)
+    for name in names:
+        assert found[f"{name}_correlation"].value == pytest.approx(getattr(expected, f"{name}_spearman"))
+    plain = make_run(run.parent, "no importance", "mlm")
+    model = Model.from_run(plain)
+    assert not numbers_of(model, build(model.experiment), text.tokens, text.maskable, spec, seed=2)["metrics"]
