@@ -7,7 +7,7 @@ import torch
 
 from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.sequences import held_out
+from atat_zoo.data.sequences import held_out_sequences
 from atat_zoo.diffusion.likelihood_bounds import average, exact_k
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.evaluation.likelihood import measure, summarise
@@ -27,7 +27,7 @@ def main() -> None:
     length = experiment.data.length
     context = Context(vocabulary_size=len(counts), length=length, counts=counts)
     module = assemble(experiment, context).eval()
-    x, keep = held_out(data, "validation", -(-given.tokens // length))
+    x, keep, _ = held_out_sequences(data, "validation", -(-given.tokens // length))
     rows, spec = torch.arange(len(x)), attrs.evolve(experiment.evaluation, mask_samples=1, batch_size=given.batch_size)
     tokenizer = experiment.parts["tokenizer"].load(data)
 

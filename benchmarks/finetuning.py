@@ -20,10 +20,9 @@ from atat_zoo.evaluation.results.intervals import LEVEL, paired
 from atat_zoo.generation.model import Model
 from benchmarks.baselines import atat
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "finetuning"
 SEEDS = (17, 18, 19)
 # Training runs on the small corpus: name -> experiment, and whether the run starts from the source's weights.
-METHODS = {"uniform": ("uniform", True), "importance": ("importance", True), "scratch": ("uniform", False)}
+METHODS = {"uniform": ("mdlm", True), "importance": ("importance", True), "scratch": ("mdlm", False)}
 WORDS = {
     "source": "the source, not fine-tuned",
     "scratch": "from scratch, uniform masking",
@@ -109,7 +108,7 @@ def train(name: str, run: Path, *overrides: str) -> Path:
     if (run / "model" / "model.json").is_file():
         return run
     begun = (run / "resolved.toml").is_file()
-    atat("train", *(["--resume", str(run)] if begun else [str(FOLDER / f"{name}.toml"), *overrides, "--out", str(run)]))
+    atat("train", *(["--resume", str(run)] if begun else [f"finetuning/{name}", *overrides, "--out", str(run)]))
     return run
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from atat_zoo.modeling.objectives.chunks import rows_for, weighted_sum
+from atat_zoo.diffusion.chunks import rows_for, weighted_sum
 from atat_zoo.modeling.objectives.denoising import cross_entropy
 from atat_zoo.training.memory import keep_freed_memory
 from benchmarks.pairs import alone, forget_peak, hold, interleave, note, report, resident

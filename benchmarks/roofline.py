@@ -30,9 +30,10 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from atat_zoo.diffusion import chunks
 from atat_zoo.diffusion.dropout import Dropout
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives import Batch, assemble, chunks
+from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.cost import PEAKS
 from benchmarks.cuda_autocast import cuda_autocast

@@ -169,7 +169,7 @@ def test_the_finetunings_and_the_guidance_train(shards, tmp_path):
     few = [*SMALL, "evaluation.samples=0", f'data.root="{shards}"']
     source = train(load("finetuning/source", few), tmp_path / "source")
     assert source.finished
-    for name in ("importance", "uniform"):
+    for name in ("importance", "mdlm"):
         given = [*few, f'init_from="{tmp_path / "source"}"']
         assert train(load(f"finetuning/{name}", given), tmp_path / name).finished
     talk.write(tmp_path / "talk.jsonl")

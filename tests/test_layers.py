@@ -43,6 +43,13 @@ def test_every_room_has_its_layer_and_every_package_of_plugins_is_forbidden(cont
     assert {*contracts[1]["forbidden_modules"]} == plugins
 
 
+def test_every_room_can_be_surveyed():
+    rooms = [path.parent for path in PACKAGE.glob("*/__init__.py")]
+    lines = {room.name: sum(path.read_bytes().count(b"\n") for path in room.rglob("*.py")) for room in rooms}
+    assert {room: number for room, number in lines.items() if number > 6_500} == {}
+    assert len(list((ROOT / "experiments").rglob("*.toml"))) <= 90, "compose it from base/, or let it replace another"
+
+
 def test_contributing_lists_the_rooms_in_the_order_of_the_work(layers):
     level = {name: -number for number, layer in enumerate(layers) for name in layer}
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

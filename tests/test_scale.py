@@ -11,9 +11,9 @@ from composer.distributed import prepare_ddp_module
 from torch import distributed
 from torch.utils._pytree import tree_leaves
 
-from atat_zoo.diffusion import attention
+from atat_zoo.diffusion import attention, chunks
 from atat_zoo.experiment import from_table, load
-from atat_zoo.modeling.objectives import assemble, chunks
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training import cost
 from benchmarks import roofline, scale

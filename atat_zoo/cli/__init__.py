@@ -49,8 +49,7 @@ class _Lazy(click.Group):
         if name not in COMMANDS:
             return packages.command(name, list(COMMANDS))
         module, function, _ = COMMANDS[name]
-        command: click.Command = getattr(import_module(f"atat_zoo.cli.{module}"), function)
-        return command
+        return getattr(import_module(f"atat_zoo.cli.{module}"), function)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -10,10 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import attrs
 import click
 
 from atat_zoo.registry import Zoo
+from atat_zoo.registry.spec import evolve
 from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo.system.parsing import TrailingInput, value_of
 
@@ -194,15 +194,13 @@ def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None)
 
     For a different corpus, the split defaults to one that the corpus has.
     """
-    plain: Any = own
     changes = {key: value for key, value in given.items() if value is not None}
     if corpus is not None and "split" not in changes:
-        changes["split"] = corpus.held_out_split(plain.split)
+        changes["split"] = corpus.held_out_split(own.split)
     try:
-        evolved: EvaluationSpec = attrs.evolve(plain, **changes)
+        return evolve(own, **changes)
     except ValueError as error:
         raise UserError(f"--metric: {error}") from None
-    return evolved
 
 
 def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,13 +15,9 @@ from atat_zoo.evaluation.results.format import NONE
 from atat_zoo.evaluation.results.task_results import Score, TaskResult, difference, notes_of
 from atat_zoo.evaluation.tasks import Task, measure_tasks, require
 from atat_zoo.evaluation.tasks.protocol import PROTOCOLS
-from atat_zoo.experiment import from_table
-from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment import from_run
 from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.system.errors import UserError
-
-if TYPE_CHECKING:
-    from atat_zoo.experiment import Experiment
 
 _PROTOCOL = "Also evaluate with the protocol of this published code. Repeatable."
 _FLAGS = {"text": "--corpus", "sequences_at_once": "--batch-size", "metrics": "--metric"}
@@ -49,7 +45,7 @@ def evaluate_tasks(
             remedy = "leave it out, or set the parameter in the task's table"
             raise UserError(f"{flag} does not apply to --task; {remedy}")
     tasks: list[Task] = [named("task", text) for text in dict.fromkeys(wanted)]
-    experiments = [_experiment(run) for run in runs]
+    experiments = list(map(from_run, runs))
     for experiment in experiments:
         require(tasks, experiment)
     seed = experiments[baseline or 0].seed if seed is None else seed
@@ -60,11 +56,6 @@ def evaluate_tasks(
         print_json({"run": str(runs[0]), "tasks": [each.to_table() for each in results[runs[0]]]})
     else:
         show(results[runs[0]])
-
-
-def _experiment(run: Path) -> Experiment:
-    folder = RunFolder(run)
-    return from_table(folder.table(), where=str(folder.resolved))
 
 
 def _measured(
@@ -198,7 +189,7 @@ def audit(
     """
     judge = judge_of(by, runs[0]) if by else None
     tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))
-    experiment = _experiment(runs[0])
+    experiment = from_run(runs[0])
     for problem in problems_of(judge, experiment) if judge else ():
         raise UserError(str(problem))
     if missing := next((why for task in tasks for why in task.absent()), None):
@@ -226,8 +217,7 @@ def _tasks(
     zoo, of_text = Zoo.load(), {"corpus": corpus, "split": split or "validation"}
 
     def task(name: str, **settings: Any) -> Task:
-        spec: Task = zoo.spec("task", {"use": name, **of_text, **settings})
-        return spec
+        return zoo.spec("task", {"use": name, **of_text, **settings})
 
     yield task("held_out", sequences=sequences, mask_samples=mask_samples)
     for protocol in dict.fromkeys(protocols):

@@ -17,8 +17,7 @@ from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
 from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, TABLE, words
 from atat_zoo.evaluation.results.table import Table
-from atat_zoo.experiment import from_table
-from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment import from_run
 from atat_zoo.experiment.runs.changes import between_models
 from atat_zoo.system.errors import UserError, nearest
 
@@ -72,8 +71,7 @@ def compare(
     other = other_text(text)
     from atat_zoo.evaluation import run_comparison as comparing
 
-    base = RunFolder(runs[base_number])
-    experiment = from_table(base.table(), where=str(base.resolved))
+    experiment = from_run(runs[base_number])
     spec = with_options(experiment.evaluation, given, other.get("corpus"))
     if not spec.metrics:
         spec = with_options(spec, {"metrics": tuple(named("metric", name) for name in comparing.METRICS)})

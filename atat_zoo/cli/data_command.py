@@ -9,7 +9,7 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
-from atat_zoo.data import joints, shard_manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.evaluation.results.format import number
 from atat_zoo.experiment import load
 from atat_zoo.system.errors import UserError
@@ -189,3 +189,22 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
         click.echo(line)
     if full:
         click.echo("the SHA-256 of every shard matches the manifest")
+
+
+def joints(special: str, rows: str, form: str) -> str:
+    """Return a sentence that says what separates documents, given the keys of `[data]`."""
+    if form == "chat":
+        return "dialogues have the special tokens from their chat template"
+    end = "each document ends with EOS"
+    if rows == "document":
+        said = {"none": "without special tokens", "document": "followed by EOS"}
+        return f"each sequence holds the beginning of one document, {said.get(special, 'between BOS and EOS')}"
+    said = {
+        "none": "documents are concatenated without a separator "
+        '(set data.special_tokens = "document" to end each with EOS)'
+    }
+    said |= {"document": end, "both": f"{end}, and each sequence begins with BOS and ends with EOS"}
+    return said.get(
+        special,
+        "documents are concatenated without a separator, and each sequence begins with BOS and ends with EOS",
+    )

@@ -16,9 +16,8 @@ from atat_zoo.cli.packages import PACKAGES
 from atat_zoo.evaluation.results import quantity_names
 from atat_zoo.evaluation.results.evaluation import Evaluation
 from atat_zoo.evaluation.results.format import aligned, cell, errors_over, number, settings, with_error
-from atat_zoo.experiment import from_table
-from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.modeling.estimators import require_estimator
+from atat_zoo.experiment import from_run
+from atat_zoo.experiment.effects import require_estimator
 from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def importance(
     The result is saved in the run's evaluations/, and `atat importance-figures RUN` plots it.
     """
     # Mistakes in these are reported before torch is imported.
-    require_estimator(from_table(RunFolder(run).table(), where=str(run / "resolved.toml")), run, constant=True)
+    require_estimator(from_run(run), run, constant=True)
     from atat_zoo.evaluation.importance_quality import importance_of_run
     from atat_zoo.generation.model import Model
 

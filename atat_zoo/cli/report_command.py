@@ -12,7 +12,7 @@ import click
 
 from atat_zoo.cli.arguments import options, output
 from atat_zoo.cli.console import Bars, on_terminal, printable
-from atat_zoo.experiment import from_table
+from atat_zoo.experiment import from_run
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.reports import PAGE, require
 from atat_zoo.system.errors import UnsavedNote, UserError, clip
@@ -99,7 +99,7 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
     from atat_zoo.reports.run_records import model_sum
 
     first = RunFolder(runs[0])
-    experiment = from_table(first.table(), where=str(first.resolved))
+    experiment = from_run(runs[0])
     seed, spec = experiment.seed, experiment.evaluation
     measured = comparing.measure_runs(runs, spec, seed=seed, progress=bars.evaluating)
     table = comparing.compare(measured, spec, seed=seed).to_table()

@@ -162,8 +162,7 @@ def from_text(text: str) -> list[Message]:
 
 def texts_of(corpus: Any, split: Split, form: str) -> Iterator[str]:
     """Return the documents of a split, or its dialogues as strings if `form` is `"chat"`."""
-    documents: Iterator[str] = corpus.dialogues(split) if form == "chat" else corpus.documents(split)
-    return documents
+    return corpus.dialogues(split) if form == "chat" else corpus.documents(split)
 
 
 def learned_text(text: str) -> Iterator[str]:

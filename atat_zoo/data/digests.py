@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -108,13 +108,9 @@ def _load(path_of_hashes: Path | None) -> dict[str, list[Any]]:
     return {}
 
 
-def stamps_of(paths: Sequence[Path]) -> Stamps:
-    """Return the stamp of each file; raise a `UserError` if one cannot be read."""
-    return tuple(map(Stamp.of, paths))
-
-
-def fingerprint_of(files: Stamps) -> dict[str, Any]:
+def fingerprint_of(stamps: Iterable[Stamp]) -> dict[str, Any]:
     """Return the number of files, their total size in bytes, and a hash of their contents, in order."""
+    files = list(stamps)
     sizes = [file.size for file in files]
     counts: dict[str, Any] = {"files": len(files), "bytes": sum(sizes)}
     digest = hashlib.sha256()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atat_zoo.data import Split, shard_manifest
+from atat_zoo.data.corpora import Corpus
 from atat_zoo.data.dialogues import texts_of
 from atat_zoo.data.sequence_packing import Packer, batches, dialogue_tokens, dtype_for, pad_of
 from atat_zoo.data.shards import read
@@ -24,16 +25,6 @@ class Sequences(NamedTuple):
     documents: Tensor | None = None  # each token's dialogue number in its packed row, int64 [n, L], −1 at padding
 
 
-def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
-    """Return the tokens, int64 [n, L], and the maskable positions, bool [n, L], of a split's evaluation sequences.
-
-    These are always the same sequences, at most `limit` of them (0 for all), spread evenly over the split. Rows with
-    several dialogues raise a `UserError`; use `held_out_sequences` for them.
-    """
-    found = held_out_sequences(folder, split, limit)
-    return alone(found), found.maskable
-
-
 def alone(found: Sequences) -> Tensor:
     """Return the tokens of sequences; raise a `UserError` if a sequence can contain several dialogues."""
     if found.documents is not None:
@@ -45,7 +36,10 @@ def alone(found: Sequences) -> Tensor:
 
 
 def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequences:
-    """Return the sequences of `held_out`, with the dialogue number of each token if dialogues are packed."""
+    """Return the evaluation sequences of a split, with the dialogue number of each token if dialogues are packed.
+
+    These are always the same sequences, at most `limit` of them (0 for all), spread evenly over the split.
+    """
     folder = Path(folder)
     contents = shard_manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
@@ -66,18 +60,8 @@ def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequ
     return _tensors(np.concatenate(parts), contents.dtype, contents.form, contents.rows)
 
 
-def sequences(
-    corpus: Any, tokenizer: TokenizerModel, split: Split, *, length: int, special: str, rows: str = "packed", limit: int
-) -> tuple[Tensor, Tensor]:
-    """Return the sequences of a corpus split, as `held_out` does, packed like a model's training text.
-
-    The remainder is padded, so that all text is used. `special` and `rows` are the values from `[data]`.
-    """
-    return corpus_sequences(corpus, tokenizer, split, length=length, special=special, rows=rows, limit=limit)[:2]
-
-
 def corpus_sequences(
-    corpus: Any,
+    corpus: Corpus,
     tokenizer: TokenizerModel,
     split: Split,
     *,
@@ -87,7 +71,10 @@ def corpus_sequences(
     form: str = "text",
     limit: int,
 ) -> Sequences:
-    """Return the sequences of a corpus split like `sequences`, for text or dialogues (`form`)."""
+    """Return the sequences of a corpus split, as `held_out_sequences` does, packed like a model's training text.
+
+    The remainder is padded, so that all text is used. `special`, `rows` and `form` are the values from `[data]`.
+    """
     dtype = dtype_for(tokenizer.vocabulary_size, "auto", form)
     packer = Packer(tokenizer, length=length, special=special, rows=rows, form=form, remainder="pad", dtype=dtype)
     parts = []

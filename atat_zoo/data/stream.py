@@ -197,13 +197,10 @@ class TokenStream(IterableDataset["Stored | UserError"]):
 
     def pipeline(self, worker: int = 0, workers: int = 1) -> Any:
         """Return the `webdataset.DataPipeline` that yields the batches of one loader worker."""
-        return self._samples(worker, workers).compose(partial(collate, size=self.batch_size // self.world_size))
+        return self.samples(worker, workers).compose(partial(collate, size=self.batch_size // self.world_size))
 
-    def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
-        """Return the samples of one loader worker."""
-        return iter(self._samples(worker, workers))
-
-    def _samples(self, worker: int, workers: int) -> DataPipeline:
+    def samples(self, worker: int = 0, workers: int = 1) -> DataPipeline:
+        """Return the pipeline that yields the samples of one loader worker."""
         order = self._order()
         read = Read(self.manifest, self.lanes, self._open_at_once, self._open)
         transforms = [

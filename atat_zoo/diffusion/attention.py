@@ -13,7 +13,7 @@ SHORT = 512
 
 
 # Whether a query sees a key, bool, given the indices of row, head, query and key, which are broadcast.
-Rule = Callable[[Any, Any, Any, Any], Tensor]
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.device, *, in_blocks: bool = False) -> Any:
@@ -27,9 +27,9 @@ def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.devi
         from torch.nn.attention.flex_attention import create_block_mask
 
         return create_block_mask(rule, rows, None, length, length, device=str(device))
-    row = None if rows is None else torch.arange(rows, device=device)[:, None, None, None]
     token = torch.arange(length, device=device)
-    return rule(row, None, token[:, None], token)
+    row = token[0] if rows is None else torch.arange(rows, device=device)[:, None, None, None]
+    return rule(row, token[0], token[:, None], token)
 
 
 def document_rule(documents: Tensor, *, causal: bool = False) -> Rule:
@@ -38,7 +38,7 @@ def document_rule(documents: Tensor, *, causal: bool = False) -> Rule:
     If `causal`, a token attends to itself and earlier tokens of its document.
     """
 
-    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         same = documents[row, query] == documents[row, key]
         return same & (key <= query) if causal else same
 

@@ -1,9 +1,9 @@
-"""Calibration: masking probabilities whose mean over a row is exactly the rate r, and numbers of masks with mean r·n.
+"""Calibration: masking probabilities and numbers of masks with the mean r or r·n, and loss weights with the mean 1.
 
 See docs/explanation/adaptive-masks.md, "Importance and the mask rate" and "Masks by visible tokens".
 
-There are three families, each with one unknown per row. All arithmetic is in float64: bfloat16 would miss the rate by
-1e-3. Scores may be as large as 1e9, where float64 still resolves differences of 1e-7.
+There are three families of probabilities, each with one unknown per row. All arithmetic is in float64: bfloat16 would
+miss the rate by 1e-3. Scores may be as large as 1e9, where float64 still resolves differences of 1e-7.
 
 Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 """
@@ -105,6 +105,33 @@ def _finish(p: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     rate = rate.unsqueeze(-1)
     p = torch.where(rate <= 0, 0.0, torch.where(rate >= 1, 1.0, p.clamp(max=1.0)))
     return torch.where(maskable, p, 0.0).float()
+
+
+def comb(p: Tensor, start: Tensor) -> Tensor:
+    """Return which intervals of lengths p [B, L] contain one of the points start [B], start + 1, …: bool [B, L].
+
+    Interval i is [before, after), the cumulative sums before and after p_i. Each sum is rounded once and shared by two
+    adjacent intervals, so no point is lost between them.
+    """
+    ends = p.double().cumsum(-1)
+    # Teeth below x: ceil(x − start), at least 0. Rounding of the sums cannot break p = 1 or p = 0.
+    below = (ends - start.double().unsqueeze(-1)).ceil().clamp(min=0)
+    before = torch.nn.functional.pad(below[..., :-1], (1, 0))
+    return ((below > before) | (p >= 1)) & (p > 0)
+
+
+def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
+    """Return exp(strength · I), divided by its mean over each row's maskable tokens.
+
+    Dividing by the mean over the masked tokens instead would give a single masked token the weight 1. A negative
+    strength favours easy tokens, a positive strength hard ones. The result, float32 [B, L], is positive, and 1 where
+    not maskable.
+    """
+    # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
+    logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)
+    count = maskable.sum(-1, keepdim=True)
+    log_mean = logits.logsumexp(-1, keepdim=True) - count.log()
+    return torch.where(maskable, (logits - log_mean).exp(), 1.0).float()
 
 
 # Masks that depend only on visible tokens: how many tokens to mask, and which of them to show again.

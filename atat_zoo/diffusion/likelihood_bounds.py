@@ -134,6 +134,24 @@ def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
     return unit.masked_fill(~maskable, 2.0).argsort(1).argsort(1)
 
 
+def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
+    """For each draw, yield a mask [B, L] of k_b tokens in block b, its weights n_b/k_b [B, L], and the rate [B].
+
+    k_b is stratified over the draws, independently for each block.
+    """
+    B, L = maskable.shape
+    by_block = maskable.view(B, L // size, size)
+    n = by_block.sum(2)
+    u = uniform(fold(keys, -1), L // size, torch.float64)
+    for j in range(draws):
+        k = torch.minimum(1 + (n * ((u + j) / draws)).floor().long(), n)
+        unit = to_unit(fold(fold(keys, j)[:, None], torch.arange(L, device=keys.device)), torch.float64)
+        unit = unit.view_as(by_block).masked_fill(~by_block, 2.0)
+        masked = ((unit.argsort(2).argsort(2) < k[..., None]) & by_block).view(B, L)
+        weight = (n.double() / k.clamp(min=1)).repeat_interleave(size, dim=1)
+        yield WeightedMask(masked=masked, weight=weight, t=masked.sum(1) / maskable.sum(1).clamp(min=1))
+
+
 def continuous_t(
     maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, alpha: Schedule, weight: Schedule
 ) -> Iterator[WeightedMask]:

@@ -8,8 +8,25 @@ def average_ranks(values: Tensor) -> Tensor:
     """Return the ranks 0 … n−1 of a vector, float64 [n]; ties get their mean rank."""
     _, inverse, counts = torch.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double() - 1
-    ranks: Tensor = (last - (counts.double() - 1) / 2)[inverse]
-    return ranks
+    return (last - (counts.double() - 1) / 2)[inverse]
+
+
+def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (rank + ½)/n of each value among the n selected values of its row, float32 [B, L]; 0 elsewhere.
+
+    Ties share their mean rank. The second result, bool [B, L], is true where ranks are valid: in rows with n ≥ 2.
+    """
+    values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
+    rising = values.sort(dim=-1).values
+    below = torch.searchsorted(rising, values)
+    through = torch.searchsorted(rising, values, right=True)
+    count = among.sum(-1, keepdim=True)
+    # An infinite loss ties with the values that are not selected, which are sorted behind it.
+    through = through.minimum(count)
+    counted = among & (count >= 2)
+    # below … through − 1 are the ranks of the tie; their mean plus a half is (below + through)/2.
+    ranks = (below + through).float() / (2 * count.clamp(min=1))
+    return torch.where(counted, ranks, 0.0), counted
 
 
 def spearman(a: Tensor, b: Tensor) -> float:

@@ -22,7 +22,7 @@ def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]
             progress(last, total)
 
 
-def observer_in_order(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
+def track_progress(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
     """Yield the items, and report progress in units of `size` before each item and at the end."""
     for number, item in enumerate(items):
         if progress:
@@ -32,6 +32,6 @@ def observer_in_order(items: Collection[T], progress: Progress, size: int = 1) -
         progress(len(items) * size, len(items) * size)
 
 
-def limit_batch_size(progress: Progress, before: int, total: int) -> Progress:
+def progress_of_part(progress: Progress, before: int, total: int) -> Progress:
     """Return a progress function for a part of `total` that starts after the first `before` units."""
     return progress and (lambda done, _: progress(before + done, total))

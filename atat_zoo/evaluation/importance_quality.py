@@ -23,8 +23,8 @@ from atat_zoo.evaluation.likelihood import Measurement, measure
 from atat_zoo.evaluation.results.intervals import spearman_interval
 from atat_zoo.evaluation.results.store import RunResult, finite
 from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.experiment.effects import require_estimator
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.estimators import require_estimator
 
 BINS = 10
 

@@ -144,8 +144,7 @@ class RunScorer(ChunkJudge):
     @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
         # Those that predict the tokens, as for `losses`: the network has learned no other attention.
-        hidden: Tensor = move_to(self.module.head_inputs_of(tokens, None, counted, tokens).hidden, tokens.device)
-        return hidden
+        return move_to(self.module.head_inputs_of(tokens, None, counted, tokens).hidden, tokens.device)
 
 
 # Names of a model's maximum number of tokens in its settings.

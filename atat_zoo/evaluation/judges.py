@@ -88,13 +88,12 @@ class RunJudge:
 
     def check(self, experiment: Experiment | None = None) -> Iterator[Problem]:
         """Yield the problems of the run; see `registry.component`. A missing run is not reported before `build`."""
-        from atat_zoo.experiment import from_table
+        from atat_zoo.experiment import from_run
         from atat_zoo.experiment.runs import RunFolder
 
-        folder = RunFolder(Path(self.path))
-        if not folder.resolved.is_file():
+        if not RunFolder(Path(self.path)).resolved.is_file():
             return
-        objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
+        objective = from_run(Path(self.path)).parts["objective"]
         if not objective.exact:
             problem = f"the run {self.path} has the objective {objective.name!r}, which only bounds a text's likelihood"
             remedy = "choose a run with an exact likelihood, such as an autoregressive one"

@@ -21,7 +21,7 @@ from atat_zoo.data.shard_manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.diffusion.likelihood_bounds import average
 from atat_zoo.diffusion.randomness import sequence_keys
-from atat_zoo.diffusion.statistics import ratio, spearman, spearman_by_chance
+from atat_zoo.diffusion.statistics import rank_within, ratio, spearman, spearman_by_chance
 from atat_zoo.evaluation import Progress, batches
 from atat_zoo.evaluation.held_out_text import Text, byte_counts, special_ids, text_of
 from atat_zoo.evaluation.metrics import built, reading
@@ -34,7 +34,6 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.effects import learns_importance
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import Bound
-from atat_zoo.modeling.targets.target_networks import rank_within
 from atat_zoo.system.devices import exact_device
 from atat_zoo.system.errors import UserError
 

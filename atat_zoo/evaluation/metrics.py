@@ -24,6 +24,8 @@ from atat_zoo.system.machine import lacking
 if TYPE_CHECKING:
     from torchmetrics import Metric as TorchMetric
 
+    from atat_zoo.evaluation.judges import Judge
+
 
 class Metric(Protocol):
     """A component of the kind metric."""
@@ -142,7 +144,7 @@ class GenerativeMetric(Metric):
     refs = ("arXiv:1904.09751",)
     reads = "texts"
 
-    judge: Any = component_param("judge", attrs.NOTHING, help="judge model that scores the texts")
+    judge: Judge = component_param("judge", attrs.NOTHING, help="judge model that scores the texts")
     build = of_states("JudgedNats")
 
 
@@ -227,7 +229,7 @@ class MauveMetric(Metric):
     reads = "texts"
     package = ("mauve", "atat-zoo[mauve]")
 
-    judge: Any = component_param("judge", attrs.NOTHING, help="judge model that computes the features")
+    judge: Judge = component_param("judge", attrs.NOTHING, help="judge model that computes the features")
 
     def check(self, experiment: Any) -> Iterable[str]:
         """Yield the problems that prevent computing this metric."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from atat_zoo.data.shard_manifest import load_counts
-from atat_zoo.evaluation import Progress
+from atat_zoo.evaluation import Progress, progress_of_part
 from atat_zoo.evaluation.held_out_text import byte_counts, check_evaluation, counted_of, text_of
 from atat_zoo.evaluation.likelihood import bound_value, loss_correlations, measure
 from atat_zoo.evaluation.ngram_likelihood import NGramPriorNats, figure, measure_ngram_prior
@@ -149,13 +149,9 @@ def measure_runs(
         names = [str(run) for run in runs]
     compared = []
     for number, (run, name, data) in enumerate(zip(runs, names, shards, strict=True)):
-
-        def done(rows: int, of: int, before: int = number) -> None:
-            if progress:
-                progress(before * of + rows, len(runs) * of)
-
-        model = Model.from_run(run, device, step)
-        options: Any = {"seed": seed, "progress": done}
+        model, x = Model.from_run(run, device, step), (text.tokens, text.maskable)
+        told = progress_of_part(progress, number * len(text.tokens), len(runs) * len(text.tokens))
+        found = numbers_of(model, data, *x, spec, documents=text.documents, seed=seed, progress=told)
         compared.append(
             ComparedRun(
                 name=name,
@@ -163,7 +159,7 @@ def measure_runs(
                 ema=model.experiment.train.ema_decay > 0,
                 history=history(RunFolder(run), model.experiment, until=model.step),
                 experiment=model.experiment.to_table(),
-                **numbers_of(model, data, text.tokens, text.maskable, spec, documents=text.documents, **options),
+                **found,
             )
         )
         del model  # before the next is loaded

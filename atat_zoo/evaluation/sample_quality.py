@@ -44,7 +44,7 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sample, Sampler
 from atat_zoo.generation.text_generator import Generation
-from atat_zoo.registry.spec import unstructure
+from atat_zoo.registry.spec import evolve, unstructure
 from atat_zoo.system.devices import device_name
 from atat_zoo.system.errors import UserError
 
@@ -258,8 +258,7 @@ def policy_bounds(
     batch_size: int,
 ) -> list[SamplerBound]:
     """Return the policy bound of each sampler on held-out text, computed in float32."""
-    own: Any = model.experiment.evaluation
-    text = text_of(model, run, attrs.evolve(own, sequences=sequences))
+    text = text_of(model, run, evolve(model.experiment.evaluation, sequences=sequences))
     guidance, n = model.experiment.parts["guidance"], text.counted.sum(1)
     text_generator, x = guidance.guide(model.text_generator("fp32")), (text.tokens, text.maskable)
     bounds: list[SamplerBound] = []

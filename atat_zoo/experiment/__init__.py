@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         conflicts_with,
         find,
         from_overrides,
+        from_run,
         from_table,
         load,
         names,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment.schema import EvaluationSpec, Experiment, TrainSpec
 
 __all__ = ["EvaluationSpec", "Experiment", "TrainSpec", "conflicts", "conflicts_with", "find", "from_overrides"]
-__all__ += ["from_table", "load", "names", "read_toml", "recipe", "recipes", "shipped"]
+__all__ += ["from_run", "from_table", "load", "names", "read_toml", "recipe", "recipes", "shipped"]
 
 
 # Imported on first use: a command that only reads run folders validates no experiment.

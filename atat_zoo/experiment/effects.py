@@ -79,3 +79,16 @@ def _others(zoo: Zoo, objective: Any, fits: Callable[[Any], bool] = lambda other
         except UserError:  # it has a parameter without a default
             continue
     return " or ".join(found)
+
+
+def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:
+    """Raise a `UserError` if a run has no importance estimator, or has a constant one and `constant` is false."""
+    objective = experiment.parts["objective"]
+    if "estimator" not in objective.uses:
+        problem = f"was trained with the objective {objective.name!r}, which uses no importance estimator"
+    elif not constant and not weighs_tokens(experiment):
+        name = experiment.parts["estimator"].name
+        problem = f"has the estimator {name!r}, which gives every token the same importance"
+    else:
+        return
+    raise UserError(f"{run} {problem}; name a run with an [estimator] whose importance differs between tokens")

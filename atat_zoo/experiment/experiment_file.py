@@ -12,6 +12,7 @@ import attrs
 
 from atat_zoo.experiment.effects import without_effect
 from atat_zoo.experiment.inheritance import Refused, adopt, base_of
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.schema import ALWAYS, SECTIONS, TOP_LEVEL, Experiment, completed
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.registry_file import PACKAGE
@@ -157,6 +158,12 @@ def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_u
     if drop_unused:
         _drop_unused(table, origins, in_table, where, Zoo.load())
     return from_table(table, origins, where)
+
+
+def from_run(run: Path) -> Experiment:
+    """Return the experiment that a run folder records."""
+    folder = RunFolder(run)
+    return from_table(folder.table(), where=str(folder.resolved))
 
 
 def from_table(

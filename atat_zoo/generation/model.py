@@ -581,8 +581,7 @@ def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str,
         return weights_of(folder, description, device)
     module = Model.load(folder, device).module
     merge(module)
-    weights: dict[str, Tensor] = module.state_dict()
-    return weights
+    return module.state_dict()
 
 
 def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[str, Tensor]:

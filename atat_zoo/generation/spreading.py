@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.modeling.objectives.chunks import ON_ACCELERATOR
+from atat_zoo.diffusion.chunks import ON_ACCELERATOR
 from atat_zoo.system.devices import alike, free_memory, move_to
 from atat_zoo.system.machine import needing_no_memory
 

@@ -344,6 +344,12 @@ def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[An
     return zoo.structure(field.kind, value, path)
 
 
+def evolve(spec: _T, **changes: Any) -> _T:
+    """Return a component with some of its parameters changed."""
+    own: Any = spec  # which type checkers do not know to be an attrs instance
+    return attrs.evolve(own, **changes)
+
+
 def values_of(spec: Any) -> dict[str, Any]:
     """Return a component's parameters as a dict from name to value, without converting nested components."""
     return attrs.asdict(spec, recurse=False)

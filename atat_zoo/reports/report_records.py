@@ -10,21 +10,20 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from atat_zoo.evaluation.results import store
-from atat_zoo.experiment import Experiment, conflicts_with, from_table
+from atat_zoo.experiment import Experiment, conflicts_with, from_run
 from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.experiment.runs import RunFolder, write_text
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.published_samplers import fitting
 from atat_zoo.registry import Zoo
+from atat_zoo.registry.spec import evolve
 from atat_zoo.reports import run_records
 from atat_zoo.system.errors import UnsavedNote, UserError
 
@@ -66,7 +65,7 @@ def compute(
         return {}
     computed: dict[str, Callable[..., object]] = {
         TEXT: _record_text,
-        REPLAY: record_replay,
+        REPLAY: _record_replay,
         IMPORTANCE: _record_importance,
         FRONTIER: _record_frontier,
     }
@@ -92,7 +91,7 @@ def missing(run: str | Path) -> list[str]:
 
 def _missing(folder: RunFolder, step: int, whole: bool) -> list[str]:
     """Return the missing results; a frontier needs one sampler or, with `whole`, every named sampler that fits."""
-    experiment, evaluations = from_table(folder.table(), where=str(folder.resolved)), list(store.tables(folder))
+    experiment, evaluations = from_run(folder.path), list(store.tables(folder))
     found = {name: run_records.kept(folder, name) for name in (TEXT, REPLAY)}
     if weighs_tokens(experiment):
         found[IMPORTANCE] = run_records.quality(evaluations)
@@ -121,32 +120,18 @@ def _record_text(model: Model, run: str | Path, progress: Progress | None) -> No
     _write(run, TEXT, model, {"split": split, "seed": seed, **table})
 
 
-def record_replay(
-    model: Model,
-    run: str | Path,
-    *,
-    samplers: Sequence[Sampler] | None = None,
-    texts: int = REPLAYS,
-    seed: int | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Write report/replay.json: the decoding steps of `number` texts for each sampler, from the same seed.
-
-    `samplers` defaults to the experiment's sampler and a published one, and `seed` to the experiment's seed.
-    """
+def _record_replay(model: Model, run: str | Path, progress: Progress | None) -> None:
+    """Write report/replay.json: the decoding steps of a few texts for the samplers of `side_by_side`, from one seed."""
     from atat_zoo.reports.text_views import replay_table
 
-    experiment = model.experiment
-    samplers, seed = samplers or side_by_side(experiment), experiment.seed if seed is None else seed
-    text_generator, length = (
-        experiment.parts["guidance"].guide(model.text_generator()),
-        min(model.context.length, LONGEST),
-    )
+    experiment, length = model.experiment, min(model.context.length, LONGEST)
+    samplers, seed = side_by_side(experiment), experiment.seed
+    text_generator = experiment.parts["guidance"].guide(model.text_generator())
     tables = []
     for number, sampler in enumerate(samplers):
         if progress:
             progress(REPLAY, number, len(samplers))
-        tables.append(replay_table(text_generator, sampler, number=texts, length=length, seed=seed))
+        tables.append(replay_table(text_generator, sampler, number=REPLAYS, length=length, seed=seed))
     about = {"seed": seed, "length": length, "uncertainty": "entropy", "unit": "nats"}
     _write(run, REPLAY, model, {**about, "samplers": tables})
 
@@ -161,9 +146,9 @@ def side_by_side(experiment: Experiment) -> list[Sampler]:
 def _record_importance(model: Model, run: str | Path, progress: Progress | None) -> None:
     from atat_zoo.evaluation.importance_quality import importance_of_run
 
-    own: Any = model.experiment.evaluation
+    own = model.experiment.evaluation
     told = progress and partial(progress, IMPORTANCE)
-    spec = attrs.evolve(own, sequences=min(own.sequences or IMPORTANCE_SEQUENCES, IMPORTANCE_SEQUENCES))
+    spec = evolve(own, sequences=min(own.sequences or IMPORTANCE_SEQUENCES, IMPORTANCE_SEQUENCES))
     importance_of_run(model, run, spec, seed=model.experiment.seed, progress=told)
 
 

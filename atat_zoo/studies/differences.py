@@ -38,8 +38,7 @@ def shown(table: Table) -> Table:
 
     It is over sequences only if there is one seed, or if all seeds have the same value.
     """
-    found: Table = table["both"] or table["sequences"]
-    return found
+    return table["both"] or table["sequences"]
 
 
 def mark(table: Table) -> str:

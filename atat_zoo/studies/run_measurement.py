@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.build import build
-from atat_zoo.data.sequences import evenly, held_out
+from atat_zoo.data.sequences import alone, evenly, held_out_sequences
 from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.evaluation.held_out_text import check_evaluation, counted_of, digest
 from atat_zoo.evaluation.likelihood import measure
@@ -32,7 +32,7 @@ from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
-from atat_zoo.registry.spec import unstructure
+from atat_zoo.registry.spec import evolve, unstructure
 from atat_zoo.studies.processes import InUse, claimed
 from atat_zoo.studies.study_schema import HeldOutSpec, SamplersSpec, Study, StudyRun
 from atat_zoo.system.devices import device_name, torch_device
@@ -151,9 +151,9 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
 
 def text_of(data: Path, part: str, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the sequences of a part: indices int64 [n], tokens int64 [n, L] and maskable bool [n, L]."""
-    tokens, maskable = held_out(data, "test" if part == "test" else "validation")
-    rows = rows_of(part, len(tokens), limit)
-    return rows, tokens[rows], maskable[rows]
+    found = held_out_sequences(data, "test" if part == "test" else "validation")
+    rows = rows_of(part, len(found.tokens), limit)
+    return rows, alone(found)[rows], found.maskable[rows]
 
 
 def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
@@ -299,8 +299,7 @@ def _measure_gaps(study: Study, run: StudyRun, sampler: Sampler | None, n: int, 
     counted = counted_of(model.experiment.data.format, model.tokenizer, tokens, maskable)
     guided = model.experiment.parts["guidance"].guide(model.text_generator("fp32"))
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
-    of_bound: Any = study.spec("validation")
-    of_bound = attrs.evolve(of_bound, metrics=())
+    of_bound = evolve(study.spec("validation"), metrics=())
     table: Table = {"nats": {}, "count": {}, "bracket": {}}
     for what, free in free_of(tokens.shape[1], spec.lengths).items():
         among = free & maskable

@@ -9,10 +9,14 @@ from typing import Any, Literal
 import attrs
 
 from atat_zoo import experiment as experiments
+from atat_zoo.evaluation.metrics import Metric
+from atat_zoo.evaluation.tasks import Task
 from atat_zoo.experiment import EvaluationSpec, Experiment
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.experiment.runs.model_files import DESCRIPTION
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.modeling.bounds import Bound
 from atat_zoo.registry import component, component_param, components_param, param
 from atat_zoo.system.errors import UserError, clip
 
@@ -73,12 +77,14 @@ class HeldOutSpec:
     mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
     seed: int = param(0, help="seed of the masks", ge=0)
     batch_size: int = param(64, help="sequences per batch", ge=1)
-    bound: Any = component_param("bound", "exact_k", help="bound estimator")
-    metrics: Any = components_param("metric", help="additional metrics of the predictions or of generated texts")
+    bound: Bound = component_param("bound", "exact_k", help="bound estimator")
+    metrics: tuple[Metric, ...] = components_param(
+        "metric", help="additional metrics of the predictions or of generated texts"
+    )
     texts: int = param(
         64, help="number of texts generated for metrics of generated text; at most the number of sequences", ge=1
     )
-    tasks: Any = components_param("task", help="tasks evaluated for every run, with `seed`")
+    tasks: tuple[Task, ...] = components_param("task", help="tasks evaluated for every run, with `seed`")
     test: bool = param(False, help="also evaluate the test split once, when all runs are finished")
 
     def __attrs_post_init__(self) -> None:
@@ -89,7 +95,7 @@ class HeldOutSpec:
 class SamplersSpec:
     """Samplers whose cost and policy bounds are measured on the runs of some arms."""
 
-    each: Any = components_param("sampler", help="samplers; the first is the reference for the others")
+    each: tuple[Sampler, ...] = components_param("sampler", help="samplers; the first is the reference for the others")
     arms: tuple[str, ...] = param(help="arms whose runs generate text")
     sequences: int = param(64, help="maximum number of sequences for the policy bounds", ge=2)
     orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
@@ -105,8 +111,10 @@ class SamplersSpec:
 class GapsSpec:
     """The NLL of a sequence, its second half, and gaps in its middle, given the rest, for the runs of some arms."""
 
-    each: Any = components_param("sampler", help="samplers for which the policy bound of the gap is computed")
-    of_baseline: Any = components_param("sampler", help="additional samplers for the baseline only")
+    each: tuple[Sampler, ...] = components_param(
+        "sampler", help="samplers for which the policy bound of the gap is computed"
+    )
+    of_baseline: tuple[Sampler, ...] = components_param("sampler", help="additional samplers for the baseline only")
     arms: tuple[str, ...] = param(help="arms to evaluate; the baseline is always included")
     lengths: tuple[int, ...] = param((32, 16, 8), help="gap lengths in tokens", ge=1)
     sequences: int = param(256, help="maximum number of sequences", ge=2)
@@ -175,7 +183,7 @@ class StudyRun:
         """Raise `UserError` if the run folder contains a different experiment."""
         if not self.folder.exists:
             return
-        there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
+        there = experiments.from_run(self.path).to_table()
         for key, wanted, found, _ in changes(self.experiment.to_table(), there):
             values = f"its {key} is {clip(repr(found), 60)}, not {clip(repr(wanted), 60)} as in the study"
             remedy = "rename the arm, choose a different folder, or delete the run"

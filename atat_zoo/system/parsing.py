@@ -49,8 +49,7 @@ def read(path: Path) -> bytes:
 
 def from_toml(text: str) -> dict[str, Any]:
     """Return the table in a TOML document; raise a `ValueError` if it is invalid, too deep or has a huge number."""
-    table: dict[str, Any] = _checked(tomllib.loads, text.removeprefix("\ufeff"))  # byte order mark
-    return table
+    return _checked(tomllib.loads, text.removeprefix("\ufeff"))  # byte order mark
 
 
 def from_json(data: bytes) -> Any:

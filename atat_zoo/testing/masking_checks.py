@@ -154,8 +154,7 @@ def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:
 
 
 def _probabilities(ready: Any, drawn: Rows) -> Tensor:
-    p: Tensor = called(ready.probabilities, {name: getattr(drawn, name) for name in ("importance", "rate", "maskable")})
-    return p
+    return called(ready.probabilities, {name: getattr(drawn, name) for name in ("importance", "rate", "maskable")})
 
 
 PROMISES: dict[str, Callable[..., None]] = {
@@ -251,8 +250,7 @@ def _mask(strategy: Any, tokens: Tensor, rate: Tensor, maskable: Tensor, keys: T
         z = torch.where(hidden, VOCABULARY, tokens)
         return to_unit(fold(mix(fold(z, position)).sum(1, keepdim=True), position))
 
-    mask: Tensor = called(strategy.draw_mask, {"scores": scores, "rate": rate, "maskable": maskable, "keys": keys})
-    return mask
+    return called(strategy.draw_mask, {"scores": scores, "rate": rate, "maskable": maskable, "keys": keys})
 
 
 def _tokens(drawn: Rows) -> Tensor:

@@ -18,6 +18,7 @@ from atat_zoo.experiment.runs import RunFolder, write_text
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
+from atat_zoo.registry.spec import evolve
 from atat_zoo.testing.batches import close
 from atat_zoo.testing.component_examples import written
 
@@ -90,8 +91,7 @@ def _check(task: Any, run: Path) -> None:
     assert json.dumps(task.inputs(model.experiment), sort_keys=True) == inputs, (
         "inputs() must return the same value each time"
     )
-    evaluation: Any = model.experiment.evaluation
-    experiment = attrs.evolve(model.experiment, evaluation=attrs.evolve(evaluation, batch_size=3))
+    experiment = attrs.evolve(model.experiment, evaluation=evolve(model.experiment.evaluation, batch_size=3))
     torch.manual_seed(2)
     for promise, other in (
         ("the same seed must give the same scores", model),

@@ -8,10 +8,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from atat_zoo.diffusion.calibration import tilt
 from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels, StatefulComponent
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.modeling.curricula import ExponentialWeighting
-from atat_zoo.modeling.curricula.curriculum_networks import tilt
 from atat_zoo.registry import Zoo
 from atat_zoo.testing.batches import (
     DTYPES,
@@ -139,8 +139,7 @@ def check_mask_rates(rates: Any, examples: int = 20) -> None:
 
 
 def _levels(ready: Any, u: Tensor, noise: Any, progress: float) -> NoiseLevels:
-    levels: NoiseLevels = called(ready.levels, {"u": u, "noise": noise, "progress": progress})
-    return levels
+    return called(ready.levels, {"u": u, "noise": noise, "progress": progress})
 
 
 def _holds_shapes(ready: Any, levels: NoiseLevels, u: Tensor, noise: Any, progress: float) -> None:

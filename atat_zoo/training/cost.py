@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 import torch
 
 from atat_zoo.data.corpora.text_source import published_size
+from atat_zoo.diffusion import chunks
 from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.modeling.objectives import chunks
 from atat_zoo.registry import Context
+from atat_zoo.registry.spec import evolve
 from atat_zoo.system.devices import device_name
 from atat_zoo.system.errors import UserError, clip, nearest
 
@@ -311,7 +312,7 @@ def cpu_cost(experiment: Experiment, vocabulary: int | None = None) -> CPUCost:
     """
     backbone, length, size = _backbone(experiment), experiment.data.length, _vocabulary_size(experiment, vocabulary)
     layers = min(2, backbone.shape[0])
-    small = attrs.evolve(cast("Any", backbone), layers=layers, ngram_prior=0, output_bias="none", dropout=0.0)
+    small = evolve(backbone, layers=layers, ngram_prior=0, output_bias="none", dropout=0.0)
     # Use as many sequences as a batch has, unless that takes more than about a second.
     row = 3 * small.flops(size, 1, length, length // 2)
     rows = max(1, min(experiment.train.batch_size, round(_MEASURED / row)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from composer.utils import dist
 
-from atat_zoo.experiment import Experiment, from_overrides, from_table
+from atat_zoo.experiment import Experiment, from_overrides, from_run, from_table
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.experiment.runs.run_folder import Checkpoint
@@ -34,7 +34,7 @@ def resume_from(
                 f"{clip(repr(text))} on the command line: a resumed run can only change {', '.join(CHANGEABLE)}; "
                 f"remove it, or start another run with init_from={folder.path}"
             )
-    recorded = from_table(folder.table(), where=str(folder.resolved))
+    recorded = from_run(folder.path)
     experiment = from_overrides(folder.table(), overrides, str(folder.resolved))
     steps, last = experiment.train.steps, folder.last_checkpoint(step)
     if last is None and step is not None:
@@ -82,7 +82,7 @@ def _check_extends(experiment: Experiment, folder: RunFolder, done: int, old: in
 
 def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
     """Record the new number of steps of a run resumed after `done`, if it has changed."""
-    old, new = from_table(folder.table(), where=str(folder.resolved)).train.steps, experiment.train.steps
+    old, new = from_run(folder.path).train.steps, experiment.train.steps
     if new == old:
         return
     before: Any = {}

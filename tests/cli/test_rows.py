@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from atat_zoo.cli.data_command import joints
 from atat_zoo.cli.rows import first_rows
-from atat_zoo.data import joints
 from atat_zoo.data.build import build
 from atat_zoo.experiment import from_table
 from tests.data.in_memory import Memory, experiment_of

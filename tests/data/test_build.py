@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
-from atat_zoo.data import digests, joints, sequence_packing, shard_manifest
+from atat_zoo.cli.data_command import joints
+from atat_zoo.data import digests, sequence_packing, shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.corpora import ShardsCorpus, Text8Corpus
 from atat_zoo.data.corpora.text_files import FilesCorpus

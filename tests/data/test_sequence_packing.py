@@ -30,7 +30,7 @@ from atat_zoo.data.sequence_packing import (
     shared,
     spread,
 )
-from atat_zoo.data.sequences import corpus_sequences, held_out, held_out_sequences
+from atat_zoo.data.sequences import alone, corpus_sequences, held_out_sequences
 from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.data.tokenizers.components import BPETokenizer
@@ -453,10 +453,10 @@ def test_a_stream_continues_with_exactly_the_next_dialogues(tmp_path, rows, work
 def test_held_out_rows_of_several_dialogues_are_asked_for_by_name(tmp_path):
     packed, apart = (build(spoken(tmp_path, rows)) for rows in ("packed", "document"))
     with pytest.raises(UserError, match=r'sequences of several dialogues.*train with data.packing = "document"'):
-        held_out(packed, "validation")
+        alone(held_out_sequences(packed, "validation"))
     found = held_out_sequences(packed, "validation")
     assert found.documents.max() > 0
-    tokens, maskable = held_out(apart, "validation")
+    tokens, maskable, _ = held_out_sequences(apart, "validation")
     assert held_out_sequences(apart, "validation").documents is None
     form = {"length": 96, "special": "none", "form": "chat", "limit": 0}
     for rows, (ids, answer) in (("packed", found[:2]), ("document", (tokens, maskable))):

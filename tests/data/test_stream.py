@@ -13,7 +13,7 @@ from in_memory import Memory, experiment_of
 from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.sample_order import SampleOrder, key_of, permutation
-from atat_zoo.data.sequences import held_out, sequences
+from atat_zoo.data.sequences import corpus_sequences, held_out_sequences
 from atat_zoo.data.shard_manifest import load, load_counts
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import TokenStream, copied_ahead, train_loader
@@ -107,8 +107,8 @@ def test_padding_is_not_maskable(tmp_path):
     assert not tokens[~maskable].any()
     assert tokens[maskable].all()
     with pytest.raises(UserError, match=r"the test split in .* has no sequence of 16 tokens"):
-        held_out(folder, "test")
-    tokens, maskable = held_out(folder, "validation")
+        held_out_sequences(folder, "test")
+    tokens, maskable, _ = held_out_sequences(folder, "validation")
     assert tokens.tolist() == [[*b"abc", *[0] * 13]]
     assert maskable.tolist() == [[True] * 3 + [False] * 13]
 
@@ -147,8 +147,8 @@ def test_a_truncated_shard_says_so(shards, tmp_path, workers):
 @settings(max_examples=20)
 @given(limit=st.integers(0, 250))
 def test_held_out_is_spread_evenly(shards, limit):
-    everything, maskable = held_out(shards, "train")
-    tokens, some = held_out(shards, "train", limit)
+    everything, maskable, _ = held_out_sequences(shards, "train")
+    tokens, some, _ = held_out_sequences(shards, "train", limit)
     total = len(everything)
     assert maskable.all()
     assert some.shape == tokens.shape
@@ -249,7 +249,7 @@ def corpus(tmp_path):
 
 def packed(corpus, **kwargs):
     given = {"length": 16, "special": "none", "limit": 0} | kwargs
-    return sequences(corpus, BytesTokenizer().train(lambda: iter(())), given.pop("split", "train"), **given)
+    return corpus_sequences(corpus, BytesTokenizer().train(lambda: iter(())), given.pop("split", "train"), **given)
 
 
 @pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
@@ -257,7 +257,7 @@ def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, s
     texts = tuple("to be, or not to be"[: i % 19] for i in range(1, 60))
     corpus = Memory(train=texts, validation=texts)
     folder = build(experiment_of(tmp_path, corpus=corpus, special_tokens=special, packing="document"))
-    tokens, maskable = held_out(folder, "validation")
+    tokens, maskable, _ = held_out_sequences(folder, "validation")
     again = packed(corpus, split="validation", special=special, rows="document")
     assert torch.equal(tokens, again[0])
     assert torch.equal(maskable, again[1])
@@ -304,10 +304,10 @@ def test_what_does_not_fit_is_refused(shards, monkeypatch):
 
 
 def test_a_text_in_memory_is_all_of_it_or_spread_over_it(corpus):
-    every, maskable = packed(corpus)
+    every, maskable, _ = packed(corpus)
     assert bytes(every[maskable].tolist()).decode() == TEXT
     assert not maskable[-1].all()
-    some, _ = packed(corpus, limit=4)
+    some, *_ = packed(corpus, limit=4)
     assert torch.equal(some, every[torch.arange(4) * len(every) // 4])
     assert torch.equal(packed(corpus, limit=10_000)[0], every)
     with pytest.raises(UserError, match=r"corpus 'files' has no text in its test split"):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atat_zoo.data.build import build
+from atat_zoo.diffusion.statistics import rank_within
 from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.evaluation.importance_quality import calibration, frequency_bands, importance_of_run, quality
 from atat_zoo.evaluation.likelihood import Measurement, measure
@@ -20,7 +21,6 @@ from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.run_comparison import numbers_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.targets.target_networks import rank_within
 from tests.cli.terminal import printed, refused
 from tests.evaluation.making import make_run
 from tests.pages import SMALL

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 from atat_zoo.cli.compare_command import notes
 from atat_zoo.cli.evaluate_command import lines
 from atat_zoo.data.build import build
-from atat_zoo.data.sequences import held_out
-from atat_zoo.diffusion.likelihood_bounds import all_masks, average, enumerate_masks, exact_k, from_denoiser
+from atat_zoo.data.sequences import held_out_sequences
+from atat_zoo.diffusion.likelihood_bounds import (
+    all_masks,
+    average,
+    block_masks,
+    enumerate_masks,
+    exact_k,
+    from_denoiser,
+)
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation.likelihood import evaluate_run, measure
@@ -35,7 +42,6 @@ from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones import ngram_prior
 from atat_zoo.modeling.backbones.ngram_prior import NGramPrior, load_ngram_prior
 from atat_zoo.modeling.noise import LinearNoise
-from atat_zoo.modeling.objectives.causal_module import block_masks
 from atat_zoo.system.errors import OmissionNote
 from tests.evaluation.making import make_run
 
@@ -102,7 +108,7 @@ def evaluated(run):
 def test_it_is_measured_on_the_tokens_and_masks_of_the_bound(runs, name):
     model, spec, found = evaluated(runs[name])
     data = build(model.experiment)
-    x, there = held_out(data, "validation", spec.sequences)
+    x, there, _ = held_out_sequences(data, "validation", spec.sequences)
     table, mask_id = load_ngram_prior(data), model.context.mask_id
     keys, hidden = sequence_keys(3, "evaluation", torch.arange(len(x))), torch.where(there, x, mask_id)
     if name == "autoregressive":

@@ -12,6 +12,7 @@ from scipy import stats
 from torch import nn
 
 from atat_zoo import Zoo
+from atat_zoo.diffusion import chunks
 from atat_zoo.diffusion.likelihood_bounds import Estimate, average, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.evaluation.held_out_text import text_of
@@ -20,7 +21,6 @@ from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.noise import LinearNoise
-from atat_zoo.modeling.objectives import chunks
 from atat_zoo.system.errors import UnsavedNote, UserError
 from atat_zoo.testing.toys import Hashed
 from tests.evaluation.making import make_run

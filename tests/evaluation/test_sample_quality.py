@@ -10,7 +10,7 @@ import torch
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.data.build import build
-from atat_zoo.data.sequences import held_out
+from atat_zoo.data.sequences import held_out_sequences
 from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 from atat_zoo.evaluation import sample_quality, text_scores
 from atat_zoo.evaluation.held_out_text import text_of
@@ -133,7 +133,7 @@ def test_a_run_writes_and_is_judged(text_generator, judge):
     assert found.data.copied[4] > 0.9 > found.model.copied[4]
     # The data row is what the judge says of every other held-out text; the rest are MAUVE's references.
     model = Model.from_run(text_generator)
-    rows, _ = held_out(build(model.experiment), "validation", 12)
+    rows, _, _ = held_out_sequences(build(model.experiment), "validation", 12)
     nats, tokens = judge.build("cpu").nats([model.tokenizer.decode(row) for row in rows[0::2].tolist()])
     assert found.data.nats_per_token == pytest.approx(float(nats.sum() / tokens.sum()), rel=1e-6)
     _, reference = sample_quality._held_out(model, text_generator, model.experiment.evaluation, 6, 16)

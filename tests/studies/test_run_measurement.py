@@ -77,7 +77,7 @@ def test_samplers_of_random_orders_pay_for_fewer_sequences_that_are_spread_over_
     monkeypatch.setattr(run_measurement, "Model", SimpleNamespace(from_run=lambda *_: model))
     monkeypatch.setattr(run_measurement, "build", lambda experiment: None)
     monkeypatch.setattr(run_measurement, "text_of", lambda *_: (torch.arange(12), TOKENS, torch.ones_like(TOKENS) > 0))
-    monkeypatch.setattr(run_measurement, "attrs", SimpleNamespace(evolve=lambda spec, **_: spec))
+    monkeypatch.setattr(run_measurement, "evolve", lambda spec, **_: spec)
     seen = []
 
     def measure_policy(text_generator, sampler, tokens, maskable, **how):

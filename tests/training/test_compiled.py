@@ -28,7 +28,7 @@ def test_it_is_compiled_once_and_trains_the_same(tiny, monkeypatch):
     """Whatever number of positions is masked; an evaluation on the way compiles nothing else, and a resume the same."""
     from torch._dynamo.utils import counters
 
-    from atat_zoo.modeling.objectives import chunks
+    from atat_zoo.diffusion import chunks
 
     monkeypatch.setattr(chunks, "LOGITS", 1 << 12)
     curves = {}

@@ -234,7 +234,7 @@ def test_two_ranks_go_on_as_one_and_as_two_again(tiny):
 
 # A head whose logits come a few positions at a time, as with a large vocabulary.
 IN_CHUNKS = """
-from atat_zoo.modeling.objectives import chunks
+from atat_zoo.diffusion import chunks
 chunks.LOGITS = 5 * 258
 from atat_zoo.cli import main
 main()

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.modeling.objectives import chunks, denoising
+from atat_zoo.diffusion import chunks
+from atat_zoo.modeling.objectives import denoising
 from atat_zoo.testing import EXAMPLES
 from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, PARTS, batch, build
 from tests.virtual_gpu.context import CONTEXT, V

@@ -357,6 +357,11 @@ class Divided(Corpus):
             yield from read("train")
 
 
+def held_out_share(purpose: str, key: str) -> Any:
+    """Declare the parameter of a `Divided` for the share that is held out if `key` names no text."""
+    return param(0.05, help=f"fraction of the documents held out for {purpose} if `{key}` is not set", ge=0, lt=1)
+
+
 @attrs.frozen
 class HeldOut:
     """A split of documents according to the order of their hashes.

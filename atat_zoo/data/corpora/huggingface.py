@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from atat_zoo.data import SPLITS, Split
-from atat_zoo.data.corpora import Divided
+from atat_zoo.data.corpora import Divided, held_out_share
 from atat_zoo.data.corpora.detokenizers import Detokenizer
 from atat_zoo.data.corpora.documents import Missing, Policy, Rows, columns_of, dialogue_of, text_of
 from atat_zoo.data.dialogues import KEYS
-from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
+from atat_zoo.data.digests import Stamp, Stamps, fingerprint_of
 from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import UserError, nearest
 
@@ -53,12 +53,8 @@ class HuggingFaceCorpus(Divided):
     )
     streaming: bool = param(False, help="stream the dataset instead of downloading it")
     cache: str | None = param(None, help="cache folder of the datasets library; default: the library's own")
-    validation_share: float = param(
-        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
-    )
-    test_share: float = param(
-        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
-    )
+    validation_share: float = held_out_share("validation", "validation")
+    test_share: float = held_out_share("testing", "test")
     seed: int = param(0, help="seed for choosing the held-out documents", ge=0)
     holds_dialogues: ClassVar[bool] = True
 
@@ -81,7 +77,7 @@ class HuggingFaceCorpus(Divided):
     def stamp(self) -> Stamps | None:
         folder = Path(self.path).expanduser()
         if folder.is_dir():
-            return stamps_of(sorted(file for file in folder.rglob("*") if file.is_file()))
+            return tuple(map(Stamp.of, sorted(file for file in folder.rglob("*") if file.is_file())))
         if self.revision is None:
             raise UserError(
                 f"corpus.revision: {self.path} is not a local folder, and a dataset on the hub can change; set "

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import attrs
 from typing_extensions import override
 
-from atat_zoo.data import Split
-from atat_zoo.data.corpora import Divided
+from atat_zoo.data import SPLITS, Split
+from atat_zoo.data.corpora import Divided, held_out_share
 from atat_zoo.data.corpora.archives import suffix
 from atat_zoo.data.corpora.boundaries import Boundary
 from atat_zoo.data.corpora.detokenizers import Detokenizer
 from atat_zoo.data.corpora.documents import SUFFIXES, Missing, Policy, dialogues, documents, package, text_in
 from atat_zoo.data.corpora.text_source import refuse_unfinished
-from atat_zoo.data.digests import fingerprint_of, stamps_of, unreadable
+from atat_zoo.data.digests import Stamp, fingerprint_of, unreadable
 from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Note, UserError, clip, nearest
@@ -47,16 +47,15 @@ class NamedFiles(Divided):
 
     @override
     def fingerprint(self) -> dict[str, Any]:
-        return {split: fingerprint_of(stamps_of(paths)) for split, paths in self.files().items() if paths}
+        return {split: fingerprint_of(map(Stamp.of, paths)) for split, paths in self.files().items() if paths}
 
     @override
     def stamp(self) -> Any:
-        return {split: stamps_of(paths) for split, paths in self.files().items()}
+        return {split: tuple(map(Stamp.of, paths)) for split, paths in self.files().items()}
 
     def files(self) -> dict[str, list[Path]]:
         """Return the files of each split, or an empty list for a split that is held out from the training files."""
-        patterns = {"train": self.train, "validation": self.validation, "test": self.test}
-        files = {key: self.expand(names, key) for key, names in patterns.items()}
+        files: dict[str, list[Path]] = {split: self.expand(getattr(self, split), split) for split in SPLITS}
         seen: dict[Path, str] = {}
         for key, paths in files.items():
             for path in paths:
@@ -180,12 +179,8 @@ class FilesCorpus(NamedFiles):
     source: str = param("", help="where to get the files; printed when one is missing")
     text_field: str = param("text", help="key or column with the text: its exact name, or a.b for a nested key")
     missing: Policy = param("error", help="records with null or missing text: raise an error, or skip and count them")
-    validation_share: float = param(
-        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
-    )
-    test_share: float = param(
-        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
-    )
+    validation_share: float = held_out_share("validation", "validation")
+    test_share: float = held_out_share("testing", "test")
     seed: int = param(0, help="seed for choosing the held-out documents", ge=0)
     holds_dialogues: ClassVar[bool] = True
 

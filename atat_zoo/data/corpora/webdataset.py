@@ -12,7 +12,8 @@ from typing import IO, Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from atat_zoo.data import Split
+from atat_zoo.data import SPLITS, Split
+from atat_zoo.data.corpora import held_out_share
 from atat_zoo.data.corpora.archives import DAMAGED, PACKED, members, unpacked
 from atat_zoo.data.corpora.documents import Missing, NoTextError, Policy, Rows, package, text_of
 from atat_zoo.data.corpora.text_files import NamedFiles, Search
@@ -69,12 +70,8 @@ class WebDatasetCorpus(NamedFiles):
     timeout: float = param(
         60.0, help="seconds after which a download attempt without an HTTP response, or below 1 kB/s, fails", gt=0
     )
-    validation_share: float = param(
-        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
-    )
-    test_share: float = param(
-        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
-    )
+    validation_share: float = held_out_share("validation", "validation")
+    test_share: float = held_out_share("testing", "test")
     seed: int = param(0, help="seed for choosing the held-out documents", ge=0)
 
     def __attrs_post_init__(self) -> None:
@@ -99,10 +96,10 @@ class WebDatasetCorpus(NamedFiles):
     @override
     def stamp(self) -> Any:
         # Files at URLs are not downloaded for this, and do not change once they are.
-        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        places = {split: self._places(getattr(self, split), split) for split in SPLITS}
         return {
-            split: [place if isinstance(place, str) else Stamp.of(place) for place in self._places(names, split)]
-            for split, names in splits.items()
+            split: [place if isinstance(place, str) else Stamp.of(place) for place in of_split]
+            for split, of_split in places.items()
         }
 
     @override

@@ -94,9 +94,9 @@ class BPETokenizer(Tokenizer):
 
     @override
     def load(self, folder: Path) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel
+        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, from_file
 
-        return LibraryModel.load(folder, bos=BOS, eos=EOS)
+        return LibraryModel(from_file(folder / _FILE), bos=BOS, eos=EOS)
 
 
 @component
@@ -131,9 +131,9 @@ class PretrainedTokenizer(Tokenizer):
 
     @override
     def load(self, folder: Path) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel
+        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, from_file
 
-        return LibraryModel.load(folder, bos=self.bos, eos=self.eos)
+        return LibraryModel(from_file(folder / _FILE), bos=self.bos, eos=self.eos)
 
     @override
     def identity(self) -> dict[str, Any]:

@@ -266,11 +266,6 @@ class LibraryModel(TableModel):
     def library(self) -> Tokenizer:
         return self._library
 
-    @classmethod
-    def load(cls, folder: Path, *, bos: str | None, eos: str | None) -> LibraryModel:
-        """Return the tokenizer that `save` wrote to a folder."""
-        return cls(from_file(folder / FILE), bos=bos, eos=eos)
-
     @override
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -347,8 +342,7 @@ def _unknown(tokenizer: Tokenizer) -> str | None:
     if isinstance(tokenizer.model, models.Unigram):
         number = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if number is None else tokenizer.id_to_token(number)
-    name: str | None = tokenizer.model.unk_token
-    return name
+    return tokenizer.model.unk_token
 
 
 def _unprefixed(value: Any) -> Any:

@@ -16,7 +16,7 @@ from atat_zoo.experiment import conflicts_with
 from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.registry import Zoo, problems_of
-from atat_zoo.registry.spec import Field, fields_of, unstructure
+from atat_zoo.registry.spec import Field, evolve, fields_of, unstructure
 from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def _default(field: Field) -> Any:
 def conflicts_of(experiment: Experiment, **parts: Any) -> Iterable[Problem]:
     """Yield the conflicts of an experiment with other components, given by kind, such as a task's sampler."""
     # Leave out the experiment's tasks, because their checks call this function.
-    evaluation: Any = experiment.evaluation
-    yield from conflicts_with(attrs.evolve(experiment, evaluation=attrs.evolve(evaluation, tasks=())), parts)
+    yield from conflicts_with(attrs.evolve(experiment, evaluation=evolve(experiment.evaluation, tasks=())), parts)
 
 
 def require(tasks: Iterable[Task], experiment: Experiment) -> None:

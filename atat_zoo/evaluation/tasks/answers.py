@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.held_out_text import Text
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
+    from atat_zoo.generation.samplers import Sampler
 
 _WORD = re.compile(r"\w+")
 
@@ -39,7 +40,7 @@ class AnswersTask(Task):
     reads_dialogues: ClassVar[bool] = True
 
     questions: int = param(256, help="maximum number of dialogues, evenly spaced; 0 means all", ge=0)
-    sampler: Any = component_param("sampler", None, help="sampler (default: the run's)")
+    sampler: Sampler | None = component_param("sampler", None, help="sampler (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""

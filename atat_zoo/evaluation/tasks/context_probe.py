@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from atat_zoo.evaluation import observer_in_order
+from atat_zoo.evaluation import track_progress
 from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, param
@@ -105,7 +105,7 @@ class ContextProbeTask(Task):
         pairs = self._pairs()
         estimates = model.text_generator().denoiser.estimates_importance
         margins, changes = list[float](), list[float]()
-        for one, other in observer_in_order(pairs.values(), progress):
+        for one, other in track_progress(pairs.values(), progress):
             for mine, theirs in ((one, other), (other, one)):
                 own, foreign = (_Row(model, Placed(at.before, mine.word, at.after)) for at in (mine, theirs))
                 margins.append(own.log_likelihood() - foreign.log_likelihood())

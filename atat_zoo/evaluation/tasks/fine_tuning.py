@@ -67,8 +67,7 @@ class NetworkWithHead(nn.Module):
             hidden = self.network(tokens, t)
         mean = (hidden * here[..., None]).sum(1) / here.sum(1, keepdim=True)
         largest = hidden.masked_fill(~here[..., None], -torch.inf).amax(1)
-        logits: Tensor = self.head(torch.cat([mean, largest], dim=-1)).float()
-        return logits
+        return self.head(torch.cat([mean, largest], dim=-1)).float()
 
 
 def fine_tuned(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import observer_in_order
+from atat_zoo.evaluation import track_progress
 from atat_zoo.evaluation.judges import judges_itself
 from atat_zoo.evaluation.results.quantity_names import GENERATIVE_PERPLEXITY
 from atat_zoo.evaluation.results.task_results import Score
@@ -23,8 +23,12 @@ from atat_zoo.system.machine import lacking
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress
+    from atat_zoo.evaluation.judges import Judge
     from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.classifiers import Classifier
+    from atat_zoo.generation.guidance import Guidance
     from atat_zoo.generation.model import Model
+    from atat_zoo.generation.samplers import Sampler
     from atat_zoo.generation.text_generator import Generation
 
 
@@ -94,14 +98,14 @@ class ControlledTask(JudgedTask):
     summary = "controlled generation: attribute accuracy according to a classifier, diversity and generative perplexity"
     refs = ("arXiv:1912.02164",)
 
-    guidance: Any = component_param("guidance", attrs.NOTHING, help="guidance towards the attribute")
-    classifier: Any = component_param(
+    guidance: Guidance = component_param("guidance", attrs.NOTHING, help="guidance towards the attribute")
+    classifier: Classifier = component_param(
         "classifier",
         attrs.NOTHING,
         help="classifier that detects the attribute, preferably not the classifier of the guidance",
     )
     texts: int = param(64, help="number of texts to generate with guidance, and again without guidance", ge=1)
-    judge: Any = component_param("judge", None, help="judge model that computes generative perplexity")
+    judge: Judge | None = component_param("judge", None, help="judge model that computes generative perplexity")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -120,7 +124,7 @@ class ControlledTask(JudgedTask):
         finds = self.classifier.build(model.tokenizer, model.experiment.data.length)
         scores = dict[str, Score]()
         of = f"{self.texts} texts, seed {seed}"
-        for guidance, whose in observer_in_order(((self.guidance, ""), ("none", "unguided ")), progress, self.texts):
+        for guidance, whose in track_progress(((self.guidance, ""), ("none", "unguided ")), progress, self.texts):
             written = self.write(model, self.texts, seed=seed, guidance=guidance)
             found = (finds(written.sample.tokens).cpu() > math.log(0.5)).double()
             scores[f"{whose}accuracy"] = Score.over("share of texts", found, of=of)
@@ -144,8 +148,8 @@ class LongTextTask(JudgedTask):
     length: int = param(2048, help="tokens per text", ge=2)
     texts: int = param(16, help="number of texts", ge=1)
     n: int = param(2, help="number of tokens per n-gram for `distinct`", ge=1)
-    sampler: Any = component_param("sampler", "semi_autoregressive", help="sampler that generates the texts")
-    judge: Any = component_param("judge", None, help="judge model that computes generative perplexity")
+    sampler: Sampler = component_param("sampler", "semi_autoregressive", help="sampler that generates the texts")
+    judge: Judge | None = component_param("judge", None, help="judge model that computes generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         if self.n > self.length:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import limit_batch_size, observer_in_order
+from atat_zoo.evaluation import progress_of_part, track_progress
 from atat_zoo.evaluation.results.format import told_apart
 from atat_zoo.evaluation.results.quantity_names import BRACKET, POLICY_BOUND, POLICY_LIKELIHOOD, title
 from atat_zoo.evaluation.results.task_results import Score
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.data import Split
+    from atat_zoo.data.corpora import Corpus
     from atat_zoo.evaluation import Progress
     from atat_zoo.evaluation.held_out_text import Text
+    from atat_zoo.evaluation.judges import Judge
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
+    from atat_zoo.generation.samplers import Sampler
 
 # One token at a time in a random order: the model itself, without the shortcuts of a sampler.
 ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "one_at_a_time"}
@@ -37,7 +40,9 @@ ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "on
 class OnText(Task):
     """A task on the text of a corpus, or on the run's held-out text."""
 
-    corpus: Any = component_param("corpus", None, help="corpus to evaluate (default: the run's held-out text)")
+    corpus: Corpus | None = component_param(
+        "corpus", None, help="corpus to evaluate (default: the run's held-out text)"
+    )
     split: Literal["validation", "test", "all"] = param(
         "validation", help="split of the corpus; the whole corpus is used if nothing is held out"
     )
@@ -51,12 +56,11 @@ class OnText(Task):
     def inputs(self, experiment: Experiment) -> Any:
         return (self.corpus or experiment.parts["corpus"]).fingerprint()
 
-    def split_of(self, corpus: Any) -> Split:
+    def split_of(self, corpus: Corpus) -> Split:
         """Return the split to read, which is `train` for a corpus without held-out text or with split "all"."""
         if self.split == "all" or (self.corpus is not None and corpus.undivided):
             return "train"
-        split: Split = self.split if self.corpus is None else corpus.held_out_split(self.split)
-        return split
+        return self.split if self.corpus is None else corpus.held_out_split(self.split)
 
     def text(self, model: Model, run: Path) -> Text:
         """Return the sequences of the text, packed as during training."""
@@ -115,7 +119,7 @@ class HeldOutTask(OnText):
         scores: dict[str, Score | str] = {}
         specs = list(self._specs(model.experiment))
         for number, spec in enumerate(specs):
-            told = limit_batch_size(progress, number * len(x), len(specs) * len(x))
+            told = progress_of_part(progress, number * len(x), len(specs) * len(x))
             found = measure(
                 model.module, x, maskable, spec, seed=seed, form=form.format, counted=text.counted, progress=told
             )
@@ -143,7 +147,7 @@ class HeldOutTask(OnText):
         batch = experiment.evaluation.batch_size
         yield EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, metrics=("calibration_error",))
         other = EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, bound="continuous_t")
-        evolved: Any = attrs.evolve(experiment, evaluation=other)
+        evolved = attrs.evolve(experiment, evaluation=other)
         if not experiment.parts["objective"].exact and not list(conflicts(evolved)):
             yield other
 
@@ -162,7 +166,7 @@ class BracketTask(OnText):
 
     sequences: int = param(16, help="maximum number of sequences; 0 means all", ge=0)
     orders: int = param(16, help="number K of decoding orders per sequence, which must be even", ge=2)
-    sampler: Any = component_param("sampler", ONE_AT_A_TIME, help="sampler whose decoding orders are used")
+    sampler: Sampler = component_param("sampler", ONE_AT_A_TIME, help="sampler whose decoding orders are used")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -221,10 +225,12 @@ class PricesTask(OnText, JudgedTask):
     summary = "policy bound, NFE and generated-text quality of several samplers"
     refs = ("arXiv:2503.04482",)
 
-    samplers: Any = components_param("sampler", ("ancestral",), help="samplers whose policy bounds are computed")
+    samplers: tuple[Sampler, ...] = components_param(
+        "sampler", ("ancestral",), help="samplers whose policy bounds are computed"
+    )
     sequences: int = param(64, help="maximum number of sequences; 0 means all", ge=0)
     texts: int = param(16, help="number of texts to generate with each sampler; 0 skips generation", ge=0)
-    judge: Any = component_param("judge", None, help="judge model that computes generative perplexity")
+    judge: Judge | None = component_param("judge", None, help="judge model that computes generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -252,7 +258,7 @@ class PricesTask(OnText, JudgedTask):
         batch = model.experiment.evaluation.batch_size
         text_generator = model.experiment.parts["guidance"].guide(model.text_generator("fp32"))
         scores: dict[str, Score | str] = {}
-        for name, sampler in observer_in_order(_by_name(self.samplers).items(), progress):
+        for name, sampler in track_progress(_by_name(self.samplers).items(), progress):
             if why := sampler.no_policy_bound_because:
                 scores[f"{name}, price"] = f"{name} does not have a {POLICY_BOUND}: {why}"
             else:
@@ -269,7 +275,7 @@ class PricesTask(OnText, JudgedTask):
         return scores
 
 
-def _by_name(samplers: Sequence[Any]) -> dict[str, Any]:
+def _by_name(samplers: Sequence[Sampler]) -> dict[str, Sampler]:
     """Return a dict of samplers by name, including their parameters if two samplers have the same name."""
     tables = [unstructure(sampler) for sampler in samplers]
     names = [table["use"] for table in tables]

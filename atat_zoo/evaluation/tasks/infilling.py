@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
+    from atat_zoo.generation.samplers import Sampler
 
 SHARE_OF_TEXTS = "share of texts"
 
@@ -47,7 +48,7 @@ class InfillingTask(Task):
 
     gap: int = param(5, help="number of tokens per gap", ge=1)
     texts: int = param(256, help="maximum number of validation sequences, evenly spaced; 0 means all", ge=0)
-    sampler: Any = component_param("sampler", None, help="sampler (default: the run's)")
+    sampler: Sampler | None = component_param("sampler", None, help="sampler (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import limit_batch_size
+from atat_zoo.evaluation import progress_of_part
 from atat_zoo.evaluation.results.quantity_names import title
 from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks.held_out import OnText, bound_score, without_special
@@ -98,8 +98,7 @@ class ProtocolTask(OnText):
             yield Problem(
                 "evaluation.tasks", "protocols are defined for running text, but this model was trained on dialogues"
             )
-        evolved: Any = attrs.evolve(experiment, evaluation=self._as_published(experiment))
-        yield from conflicts(evolved)
+        yield from conflicts(attrs.evolve(experiment, evaluation=self._as_published(experiment)))
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
@@ -126,7 +125,7 @@ class ProtocolTask(OnText):
             )
         scores: dict[str, Score | str] = {}
         for number, (name, (spec, order)) in enumerate(wanted.items()):
-            told = limit_batch_size(progress, number * len(x), len(wanted) * len(x))
+            told = progress_of_part(progress, number * len(x), len(wanted) * len(x))
             found = measure(model.module, x[order], maskable[order], spec, seed=seed, rows=order, progress=told)
             quantity = next(iter(found.contribution))
             if "sedd" in found.contribution and spec is as_published:  # the bound that SEDD's code reports
@@ -155,12 +154,12 @@ class ProtocolTask(OnText):
 
     def _rows(self, model: Model, theirs: PublishedProtocol) -> Text:
         """Return the text in complete rows, packed as in the published code."""
-        from atat_zoo.data.sequences import sequences
+        from atat_zoo.data.sequences import corpus_sequences
         from atat_zoo.evaluation.held_out_text import Text
 
         corpus, length = self.corpus or model.experiment.parts["corpus"], model.context.length
         split, special, limit = self.split_of(corpus), theirs.special, self.sequences
-        x, maskable = sequences(corpus, model.tokenizer, split, length=length, special=special, limit=limit)
+        x, maskable, _ = corpus_sequences(corpus, model.tokenizer, split, length=length, special=special, limit=limit)
         full = maskable.all(1)
         x, maskable = (x[full], maskable[full].clone()) if full.any() else (x, maskable.clone())
         maskable[:, 0] &= not theirs.first_given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import limit_batch_size
+from atat_zoo.evaluation import progress_of_part
 from atat_zoo.evaluation.results.format import number
 from atat_zoo.evaluation.results.quantity_names import title
 from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.evaluation.tasks.held_out import bound_score
 from atat_zoo.experiment import EvaluationSpec, recipe
-from atat_zoo.registry import component, component_param, param
-from atat_zoo.system.errors import UserError
+from atat_zoo.registry import component, component_param, param, problems_of
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from atat_zoo.data import Split
+    from atat_zoo.data.corpora import Corpus
     from atat_zoo.evaluation import Progress
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
+    from atat_zoo.modeling.bounds import Bound
 
 Name = Literal["ptb", "wikitext103", "lm1b", "lambada", "ag_news", "pubmed", "arxiv"]
 
@@ -52,7 +54,7 @@ TABLE: Mapping[Name, CorpusRow] = {
 LENGTH, VOCABULARY, TOKENS, PARAMETERS = 1024, 50_257, 524e9, 169e6
 
 
-def published_of(corpus: Any) -> tuple[float, float, float] | None:
+def published_of(corpus: Corpus | None) -> tuple[float, float, float] | None:
     """Return the published values of a corpus in the table, or None for another corpus."""
     return next((row.published for name, row in TABLE.items() if corpus == recipe(name)), None)
 
@@ -71,15 +73,15 @@ class ZeroShotTask(Task):
     root: str = param(".", help="folder that contains corpora/")
     sequences: int = param(1024, help="maximum number of sequences per corpus; 0 means all, as published", ge=0)
     mask_samples: int = param(4, help="number of masks sampled per sequence", ge=1)
-    bound: Any = component_param("bound", "exact_k", help="bound estimator")
+    bound: Bound = component_param("bound", "exact_k", help="bound estimator")
 
     def __attrs_post_init__(self) -> None:
         if not self.corpora:
             raise ValueError("corpora is empty; name a corpus, or leave corpora out for all seven")
 
-    def check(self, experiment: Experiment) -> Iterable[Any]:
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
-        return self.bound.check(experiment)
+        return problems_of(self.bound, experiment)
 
     @override
     def absent(self) -> Iterator[str]:
@@ -96,19 +98,19 @@ class ZeroShotTask(Task):
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
-        from atat_zoo.data.sequences import sequences
+        from atat_zoo.data.sequences import corpus_sequences
         from atat_zoo.evaluation.held_out_text import digest
         from atat_zoo.evaluation.likelihood import measure
 
         form, batch = model.experiment.data, model.experiment.evaluation.batch_size
         spec = EvaluationSpec(mask_samples=self.mask_samples, bound=self.bound, batch_size=batch)
-        packed = partial(sequences, length=model.context.length, special=form.special_tokens, rows=form.packing)
+        packed = partial(corpus_sequences, length=model.context.length, special=form.special_tokens, rows=form.packing)
         texts = {
             name: packed(self._text(name), model.tokenizer, "train", limit=self.sequences) for name in self.corpora
         }
-        scores, done, total = {}, 0, sum(len(tokens) for tokens, _ in texts.values())
-        for name, (tokens, maskable) in texts.items():
-            told = limit_batch_size(progress, done, total)
+        scores, done, total = {}, 0, sum(len(text.tokens) for text in texts.values())
+        for name, (tokens, maskable, _) in texts.items():
+            told = progress_of_part(progress, done, total)
             found = measure(model.module, tokens, maskable, spec, seed=seed, progress=told).contribution
             (quantity, nats), *_ = found.items()
             published = dict(zip(PUBLISHED, TABLE[name].published, strict=True))

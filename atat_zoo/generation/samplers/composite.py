@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from atat_zoo.generation.samplers import Observer, Sample, Sampler
+from atat_zoo.generation.samplers.order import Order
+from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
 from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling, TokenSampling
+from atat_zoo.generation.samplers.tokens_per_step import TokensPerStep
 from atat_zoo.registry import component_base, param
 from atat_zoo.system.errors import Problem
 
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.experiment import Experiment
-    from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
     from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 
 
@@ -112,6 +114,10 @@ class TemperedSampler(CompositeSampler):
     def token_sampling(self) -> TokenSampling:
         """The categorical sampling at the sampler's temperature."""
         return CategoricalTokenSampling(temperature=self.temperature)
+
+    def in_order(self, order: Order, tokens_per_step: TokensPerStep) -> SamplerChoices:
+        """Return the components of a sampler that chooses only an order and the number of tokens per step."""
+        return SamplerChoices(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
 
 
 @component_base

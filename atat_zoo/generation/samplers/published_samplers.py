@@ -19,7 +19,7 @@ from atat_zoo.generation.samplers.composite import CappedSampler, CompositeSampl
 from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
 from atat_zoo.modeling.noise import LinearNoise, Noise
 from atat_zoo.modeling.uncertainty import ConfidenceUncertainty, EntropyUncertainty, MarginUncertainty, Uncertainty
-from atat_zoo.registry import Zoo, component, component_base, component_param, param
+from atat_zoo.registry import Zoo, component, component_base, component_param, param, values_of
 
 Row = tuple[str, int | None, Any]  # name, steps, sampler
 UNNAMED = frozenset({"combination"})  # not a sampler by itself: its components must be named
@@ -125,13 +125,7 @@ class CombinationSampler(CompositeSampler):
 
     @override
     def parts(self) -> SamplerChoices:
-        return SamplerChoices(
-            order=self.order,
-            tokens_per_step=self.tokens_per_step,
-            remasking=self.remasking,
-            stopping_rule=self.stopping_rule,
-            token_sampling=self.token_sampling,
-        )
+        return SamplerChoices(**values_of(self))
 
 
 @component
@@ -175,9 +169,7 @@ class MaskGITSampler(SteppedSampler):
     @override
     def parts(self) -> SamplerChoices:
         order = orders.DrawnProbabilityOrder(choice_temperature=self.choice_temperature)
-        return SamplerChoices(
-            order=order, tokens_per_step=paces.CosineTokensPerStep(steps=self.steps), token_sampling=self.token_sampling
-        )
+        return self.in_order(order, paces.CosineTokensPerStep(steps=self.steps))
 
 
 @component
@@ -191,9 +183,7 @@ class MarginSampler(SteppedSampler):
     @override
     def parts(self) -> SamplerChoices:
         order = orders.UncertaintyOrder(uncertainty=MarginUncertainty())
-        return SamplerChoices(
-            order=order, tokens_per_step=paces.FixedTokensPerStep(steps=self.steps), token_sampling=self.token_sampling
-        )
+        return self.in_order(order, paces.FixedTokensPerStep(steps=self.steps))
 
 
 @component
@@ -207,9 +197,7 @@ class EntropySampler(SteppedSampler):
     @override
     def parts(self) -> SamplerChoices:
         order = orders.UncertaintyOrder(uncertainty=EntropyUncertainty())
-        return SamplerChoices(
-            order=order, tokens_per_step=paces.FixedTokensPerStep(steps=self.steps), token_sampling=self.token_sampling
-        )
+        return self.in_order(order, paces.FixedTokensPerStep(steps=self.steps))
 
 
 @component
@@ -227,8 +215,7 @@ class EntropyBoundedSampler(CappedSampler):
 
     @override
     def parts(self) -> SamplerChoices:
-        tokens_per_step = paces.EntropyBoundedTokensPerStep(gamma=self.gamma, steps=self.steps)
-        return SamplerChoices(order=self.order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
+        return self.in_order(self.order, paces.EntropyBoundedTokensPerStep(gamma=self.gamma, steps=self.steps))
 
 
 @component
@@ -247,8 +234,7 @@ class ConfidenceThresholdSampler(CappedSampler):
     @override
     def parts(self) -> SamplerChoices:
         order = orders.UncertaintyOrder(uncertainty=ConfidenceUncertainty())
-        tokens_per_step = paces.ConfidenceThresholdTokensPerStep(threshold=self.threshold, steps=self.steps)
-        return SamplerChoices(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
+        return self.in_order(order, paces.ConfidenceThresholdTokensPerStep(threshold=self.threshold, steps=self.steps))
 
 
 @component
@@ -281,7 +267,7 @@ class KLASSSampler(CappedSampler):
             history_length=self.history_length,
             steps=self.steps,
         )
-        return SamplerChoices(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
+        return self.in_order(order, tokens_per_step)
 
 
 @component
@@ -362,11 +348,7 @@ class PolicySampler(TemperedSampler):
 
     @override
     def parts(self) -> SamplerChoices:
-        return SamplerChoices(
-            order=orders.ImportanceOrder(first=self.first),
-            tokens_per_step=self.tokens_per_step,
-            token_sampling=self.token_sampling,
-        )
+        return self.in_order(orders.ImportanceOrder(first=self.first), self.tokens_per_step)
 
 
 @component
@@ -379,12 +361,9 @@ class LearnedOrderSampler(CappedSampler):
 
     @override
     def parts(self) -> SamplerChoices:
-        tokens_per_step = (
-            paces.OneAtATimeTokensPerStep() if self.steps is None else paces.FixedTokensPerStep(steps=self.steps)
-        )
-        return SamplerChoices(
-            order=orders.LearnedOrder(), tokens_per_step=tokens_per_step, token_sampling=self.token_sampling
-        )
+        steps = self.steps
+        pace = paces.OneAtATimeTokensPerStep() if steps is None else paces.FixedTokensPerStep(steps=steps)
+        return self.in_order(orders.LearnedOrder(), pace)
 
 
 @component_base
@@ -486,10 +465,9 @@ class P2Sampler(SteppedSampler):
 
     @override
     def parts(self) -> SamplerChoices:
-        remasking = remaskings.PlannerRemasking(eta=self.eta)
         return SamplerChoices(
             tokens_per_step=paces.EverythingTokensPerStep(steps=self.steps),
-            remasking=remasking,
+            remasking=remaskings.PlannerRemasking(eta=self.eta),
             token_sampling=self.token_sampling,
         )
 

@@ -103,5 +103,4 @@ class Backbone(Protocol):
 
     def build(self, context: Context) -> nn.Module:
         """Return a `BackboneModule` for `context.vocabulary_size` and `context.length`."""
-        module: nn.Module = network_of(self, context)
-        return module
+        return network_of(self, context)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import attrs
 from typing_extensions import override
 
 from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.registry import component, network_of, param
+from atat_zoo.registry.spec import evolve
 from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
@@ -163,6 +163,4 @@ class DiTBackbone(LoRABackbone):
         # Not from `weights`: there, a product may be infinite.
         roughly = width * (context.vocabulary_size * (2 - self.tied) + layers * width * (4 + 2 * self.mlp_ratio))
         require(4 * roughly, asked, "its weights", "lower layers, width or mlp_ratio")
-        own: Any = self
-        module: nn.Module = network_of(attrs.evolve(own, layers=layers, width=width, heads=heads), context)
-        return module
+        return network_of(evolve(self, layers=layers, width=width, heads=heads), context)

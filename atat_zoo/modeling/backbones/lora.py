@@ -51,7 +51,7 @@ class LoRABackbone(Backbone):
             yield Problem("backbone.lora_rank", text)
 
 
-def adapt(module: nn.Module, spec: Any) -> None:
+def adapt(module: nn.Module, spec: LoRABackbone) -> None:
     """Add the LoRA matrices to a backbone's module and freeze its other weights; do nothing at rank 0."""
     if not spec.lora_rank:
         return

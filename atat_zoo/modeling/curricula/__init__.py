@@ -54,8 +54,7 @@ class Curriculum(Protocol):
 
     def build(self, context: Context) -> CurriculumModule:
         """Return a `CurriculumModule`."""
-        module: CurriculumModule = network_of(self, context)
-        return module
+        return network_of(self, context)
 
 
 class StatelessCurriculum(CurriculumModule):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from atat_zoo.diffusion.calibration import tilt
 from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.modeling.curricula import CurriculumModule
 from atat_zoo.registry import Context
@@ -133,17 +134,3 @@ class DynamicModule(nn.Module, CurriculumModule):
         self.position.copy_(torch.where(usable, position, self.position))
         self.flat.copy_(torch.where(usable, flat, self.flat))
         self.sums.copy_(torch.where(usable, sums, self.sums))
-
-
-def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
-    """Return exp(strength · I), divided by its mean over each row's maskable tokens.
-
-    Dividing by the mean over the masked tokens instead would give a single masked token the weight 1. A negative
-    strength favours easy tokens, a positive strength hard ones. The result, float32 [B, L], is positive, and 1 where
-    not maskable.
-    """
-    # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
-    logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)
-    count = maskable.sum(-1, keepdim=True)
-    log_mean = logits.logsumexp(-1, keepdim=True) - count.log()
-    return torch.where(maskable, (logits - log_mean).exp(), 1.0).float()

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 import attrs
 from typing_extensions import override
 
-from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.registry import Context, component, component_base, component_param, network_of, param, problems_of
-from atat_zoo.system.errors import Problem, UserError
+from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
@@ -92,8 +91,7 @@ class Estimator(Protocol):
 
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; a module without parameters is not trained."""
-        module: nn.Module = network_of(self, context)
-        return module
+        return network_of(self, context)
 
 
 @component
@@ -255,8 +253,7 @@ class _ComposedEstimator(Estimator):
     @property
     def trained(self) -> Estimator:
         """The inner estimator that is trained; all inner estimators read the same input, x or z."""
-        trained: Estimator = getattr(self, self.inside[0])
-        return trained
+        return getattr(self, self.inside[0])
 
     @property
     def _all(self) -> list[Estimator]:
@@ -363,16 +360,3 @@ class TermBiasEstimator(_ComposedEstimator):
     def build(self, context: Context) -> nn.Module:
         """Return the module; raise a `UserError` that names any word unknown to the tokenizer."""
         return super().build(context) if self.words and self.strength else self.base.build(context)
-
-
-def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:
-    """Raise a `UserError` if a run has no importance estimator, or has a constant one and `constant` is false."""
-    objective = experiment.parts["objective"]
-    if "estimator" not in objective.uses:
-        problem = f"was trained with the objective {objective.name!r}, which uses no importance estimator"
-    elif not constant and not weighs_tokens(experiment):
-        name = experiment.parts["estimator"].name
-        problem = f"has the estimator {name!r}, which gives every token the same importance"
-    else:
-        return
-    raise UserError(f"{run} {problem}; name a run with an [estimator] whose importance differs between tokens")

@@ -59,6 +59,7 @@ class SystematicMaskDrawing(MaskDrawing):
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
         import torch
 
+        from atat_zoo.diffusion.calibration import comb
         from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
         # The first key orders the row and the second positions the comb.
@@ -66,18 +67,3 @@ class SystematicMaskDrawing(MaskDrawing):
         start = to_unit(fold(keys, 1), torch.float64)
         chosen = comb(p.gather(-1, order), start)
         return torch.zeros_like(chosen).scatter(-1, order, chosen)
-
-
-def comb(p: Tensor, start: Tensor) -> Tensor:
-    """Return which intervals of lengths p [B, L] contain one of the points start [B], start + 1, …: bool [B, L].
-
-    Interval i is [before, after), the cumulative sums before and after p_i. Each sum is rounded once and shared by two
-    adjacent intervals, so no point is lost between them.
-    """
-    import torch
-
-    ends = p.double().cumsum(-1)
-    # Teeth below x: ceil(x − start), at least 0. Rounding of the sums cannot break p = 1 or p = 0.
-    below = (ends - start.double().unsqueeze(-1)).ceil().clamp(min=0)
-    before = torch.nn.functional.pad(below[..., :-1], (1, 0))
-    return ((below > before) | (p >= 1)) & (p > 0)

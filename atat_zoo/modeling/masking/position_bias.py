@@ -28,8 +28,7 @@ class PositionBias(Protocol):
 
     def build(self, context: Context) -> nn.Module:
         """Return a `PositionBiasModule`; a fixed bias accepts any length, a learned bias only that of the context."""
-        module: nn.Module = network_of(self, context)
-        return module
+        return network_of(self, context)
 
 
 @component_base
@@ -44,8 +43,7 @@ class _FixedBias(PositionBias):
 
     @override
     def build(self, context: Context) -> nn.Module:
-        module: nn.Module = network_of(self, context, self.bias)
-        return module
+        return network_of(self, context, self.bias)
 
 
 @component

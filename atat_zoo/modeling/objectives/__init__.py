@@ -175,8 +175,7 @@ class Objective(Protocol):
 
         `parts` are the objects that the other components' `build` methods returned.
         """
-        module: nn.Module = network_of(self, context, parts, batch_size)
-        return module
+        return network_of(self, context, parts, batch_size)
 
 
 def assemble(experiment: Experiment, context: Context) -> nn.Module:

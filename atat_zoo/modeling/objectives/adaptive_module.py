@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.diffusion.adaptive_bound import FORMS, DrawnMask, estimate, forward_surrogate
+from atat_zoo.diffusion.chunks import wide
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.likelihood_bounds import Estimate
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, sequence_keys
 from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.chunks import wide
 from atat_zoo.modeling.objectives.denoising import (
     DenoisingModule,
     Predictor,

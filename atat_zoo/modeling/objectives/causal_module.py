@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from atat_zoo.diffusion.attention import Rule, attention_mask
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
-from atat_zoo.diffusion.likelihood_bounds import WeightedMask
+from atat_zoo.diffusion.likelihood_bounds import WeightedMask, block_masks
 from atat_zoo.diffusion.positions import Where, document_starts
-from atat_zoo.diffusion.randomness import fold, sequence_keys, stratified, to_unit, uniform
+from atat_zoo.diffusion.randomness import sequence_keys, stratified, uniform
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
 from atat_zoo.modeling.bounds import Bound
@@ -41,7 +41,7 @@ def two_streams(length: int, size: int) -> Rule:
     clean tokens of both.
     """
 
-    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         own, other = query % length // size, key % length // size
         noisy, of_noisy = query < length, key < length
         return torch.where(of_noisy, noisy & (own == other), (own > other) | (~noisy & (own == other)))
@@ -136,24 +136,6 @@ class BlockModule(DenoisingModule):
         return BlockPredictor(self, self.size)
 
 
-def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
-    """For each draw, yield a mask [B, L] of k_b tokens in block b, its weights n_b/k_b [B, L], and the rate [B].
-
-    k_b is stratified over the draws, independently for each block.
-    """
-    B, L = maskable.shape
-    by_block = maskable.view(B, L // size, size)
-    n = by_block.sum(2)
-    u = uniform(fold(keys, -1), L // size, torch.float64)
-    for j in range(draws):
-        k = torch.minimum(1 + (n * ((u + j) / draws)).floor().long(), n)
-        unit = to_unit(fold(fold(keys, j)[:, None], torch.arange(L, device=keys.device)), torch.float64)
-        unit = unit.view_as(by_block).masked_fill(~by_block, 2.0)
-        masked = ((unit.argsort(2).argsort(2) < k[..., None]) & by_block).view(B, L)
-        weight = (n.double() / k.clamp(min=1)).repeat_interleave(size, dim=1)
-        yield WeightedMask(masked=masked, weight=weight, t=masked.sum(1) / maskable.sum(1).clamp(min=1))
-
-
 class AutoregressiveModule(DenoisingModule):
     """The module of `autoregressive`: predicts each token from the tokens before it."""
 
@@ -187,17 +169,8 @@ class AutoregressiveModule(DenoisingModule):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         # Every maskable token is treated as masked.
         batch = self.begin(batch)
-        x, maskable, ones = batch.tokens, batch.maskable, torch.ones(len(batch.tokens), device=batch.tokens.device)
-        noised = NoisedBatch(
-            x=x,
-            z=x,
-            masked=maskable,
-            maskable=maskable,
-            t=ones,
-            rate=ones,
-            p=maskable.float(),
-            documents=batch.documents,
-        )
+        ones = torch.ones(len(batch.tokens), device=batch.tokens.device)
+        noised = self.noised(batch, batch.maskable, ones, batch.maskable.float(), ones)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, noised.p, batch)
         return metrics(noised, ce, loss)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.diffusion.attention import attention_mask, document_rule
+from atat_zoo.diffusion.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulComponent
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.likelihood_bounds import Estimate, WeightedMask, average
@@ -34,7 +35,6 @@ from atat_zoo.modeling.mask_rates import MaskRates, NoiseRates
 from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
-from atat_zoo.modeling.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.registry import Context
 from atat_zoo.registry.spec import complete
 from atat_zoo.system.devices import exact_device, has_float64, move_to
@@ -74,8 +74,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
             complete(parts["estimator"], EstimatorModule)
         self.noise: Noise = parts["noise"]
         self.rates: MaskRates = parts.get("mask_rates", NoiseRates())
-        # The importance of tokens, in objectives that use an estimator.
+        # In objectives that use them.
         self.estimator: Any = None
+        self.curriculum: Any = None
         self.stride = golden_stride(batch_size)
         self.follow()
 
@@ -91,8 +92,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     @property
     def device(self) -> torch.device:
         """The device of the networks."""
-        device: torch.device = self.backbone.embedding.weight.device
-        return device
+        return self.backbone.embedding.weight.device
 
     def begin(self, batch: Batch) -> Batch:
         """Set the dropout keys of a training step, and return the batch on a device that supports float64."""
@@ -223,8 +223,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     @property
     def prior(self) -> NGramPriorModule | None:
         """The backbone's n-gram prior, or None."""
-        prior: NGramPriorModule | None = self.backbone.prior
-        return prior
+        return self.backbone.prior
 
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
         """Return the neighbours that the prediction of each position may read, int64 [B, L, 2R]; V if absent."""
@@ -336,6 +335,14 @@ class DenoisingModule(nn.Module, ObjectiveModule):
             if (total := self.totals.pop(name, None)) is not None:
                 reduce(total)
                 part.update(total, progress)
+
+    @override
+    def stage(self, progress: float) -> str:
+        return super().stage(progress) if self.curriculum is None else self.curriculum.stage(progress)
+
+    @override
+    def curriculum_strength(self, progress: float) -> float | None:
+        return self.curriculum.strength(progress) if isinstance(self.curriculum, ExponentialWeighting) else None
 
     # The denoiser and its bound
 
@@ -487,14 +494,6 @@ class MDLMModule(DenoisingModule):
         if self.correction == "horvitz_thompson":
             weight = weight * torch.where(noised.masked, noised.rate[:, None] / noised.p, 1.0)
         return weight
-
-    @override
-    def stage(self, progress: float) -> str:
-        return self.curriculum.stage(progress)
-
-    @override
-    def curriculum_strength(self, progress: float) -> float | None:
-        return self.curriculum.strength(progress) if isinstance(self.curriculum, ExponentialWeighting) else None
 
 
 def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:

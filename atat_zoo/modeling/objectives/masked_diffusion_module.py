@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.diffusion import likelihood_bounds
+from atat_zoo.diffusion.chunks import wide
 from atat_zoo.diffusion.likelihood_bounds import Estimate, WeightedMask, unmask_probability
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, sequence_keys, uniform
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.chunks import wide
 from atat_zoo.modeling.objectives.denoising import DenoisingModule, metrics
 from atat_zoo.registry import Context
 

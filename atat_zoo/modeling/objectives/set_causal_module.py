@@ -5,22 +5,25 @@ Shapes: B rows of a micro-batch, L positions, T inputs, C cached inputs, width D
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import attrs
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.diffusion.attention import attention_mask
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
 from atat_zoo.diffusion.dropout import groups_of_sequences
-from atat_zoo.diffusion.likelihood_bounds import WeightedMask, average
-from atat_zoo.diffusion.positions import pairs, to_host
+from atat_zoo.diffusion.likelihood_bounds import Estimate, WeightedMask, average
+from atat_zoo.diffusion.positions import Where, pairs, to_host
 from atat_zoo.diffusion.randomness import fold, interval_index, sequence_keys, stream, uniform
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
-from atat_zoo.modeling.curricula import ExponentialWeighting
 from atat_zoo.modeling.noise import LinearNoise
+from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.causal_module import AutoregressiveModule
 from atat_zoo.modeling.objectives.denoising import (
     DenoisingModule,
@@ -31,18 +34,8 @@ from atat_zoo.modeling.objectives.denoising import (
     metrics,
 )
 from atat_zoo.modeling.position_sets import StridedPositionSets
+from atat_zoo.registry import Context
 from atat_zoo.system.devices import move_to
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-    from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
-    from atat_zoo.diffusion.likelihood_bounds import Estimate
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.modeling.objectives import Batch
-    from atat_zoo.registry import Context
 
 
 class QueryAndContentTokens(NamedTuple):
@@ -88,7 +81,7 @@ def query_and_content_tokens(
     # An input without a token is never seen.
     seen_from = step.masked_fill(~content, torch.iinfo(step.dtype).max)
 
-    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (seen_from[row, key] <= step[row, query]) | (query == key)
 
     return QueryAndContentTokens(
@@ -232,8 +225,7 @@ class PositionSetsModule(SetCausalModule):
             # Not under no_grad: see `MDLMModule.mask_by_visible_text`.
             return self.importance(torch.where(masked, self.context.mask_id, x), maskable, None).detach()
 
-        steps: Tensor = self.sets.step_indices(free, keys, score)
-        return steps
+        return self.sets.step_indices(free, keys, score)
 
     def state_before_step(self, batch: Batch, steps: Tensor) -> tuple[NoisedBatch, Tensor]:
         """Return the batch before a step drawn at random for each row, and the tokens of that step, bool [B, L]."""
@@ -278,15 +270,6 @@ class PositionSetsModule(SetCausalModule):
         loss = diffusion + self.importance_loss_weight * distance
         learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
         return metrics(noised, ce, diffusion, loss) | (learned if self.learns_importance else {})
-
-    @override
-    def stage(self, progress: float) -> str:
-        stage: str = self.curriculum.stage(progress)
-        return stage
-
-    @override
-    def curriculum_strength(self, progress: float) -> float | None:
-        return self.curriculum.strength(progress) if isinstance(self.curriculum, ExponentialWeighting) else None
 
     # Bounds
 

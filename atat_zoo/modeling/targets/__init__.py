@@ -62,7 +62,7 @@ class DifficultyTarget:
         """Return the ranks, float32 [B, L] in (0, 1), and where they are valid, bool [B, L]."""
         if self.scale != "rank":
             raise TypeError("the running scale has a state; call build(context) and use its result")
-        from atat_zoo.modeling.targets.target_networks import rank_within
+        from atat_zoo.diffusion.statistics import rank_within
 
         return rank_within(loss, noised.masked)
 

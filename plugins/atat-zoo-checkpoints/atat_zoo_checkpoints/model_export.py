@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.experiment import Experiment, from_run
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.system.atomic_files import check_name, making_folder
@@ -37,7 +37,7 @@ def check_export(
         UserError: if the run does not exist, its network cannot be exported in this format, the folder is not empty,
             `max_shard_size` is not a size, or the base model of the adapter is unknown.
     """
-    experiment = from_table(RunFolder(run).table(), where=str(run / "resolved.toml"))
+    experiment = from_run(run)
     backbone = experiment.parts["backbone"]
     if not _SIZE.fullmatch(max_shard_size):
         raise UserError(f"--max-shard-size {clip(max_shard_size)} is not a size; use a size like 5GB or 200MB")

@@ -69,8 +69,7 @@ class Published:
             UserError: if it is missing or cannot be read.
         """
         if self.is_checkpoint:
-            settings: dict[str, Any] = self._checkpoint[0]
-            return settings
+            return self._checkpoint[0]
         path = self.file(CONFIG)
         if path is None:
             raise UserError(f"{self.model} has no {CONFIG}; {_NAME}")
@@ -132,8 +131,7 @@ class Safetensors(Mapping[str, "Tensor"]):
 
     def __getitem__(self, name: str) -> Tensor:
         opened, own = self.of[name]
-        tensor: Tensor = opened.get_tensor(own)
-        return tensor
+        return opened.get_tensor(own)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.of)

@@ -108,13 +108,13 @@ def counted(model: Model, tokens: Tensor, maskable: Tensor) -> Iterator[Tensor]:
     """Yield, for k = 1 … 8, the NLL in nats of each sequence, float64 [n], under a k-mer model of the training text."""
     import torch
 
-    from atat_zoo.data.sequences import sequences
+    from atat_zoo.data.sequences import corpus_sequences
     from atat_zoo_genomics.kmer_likelihood import kmer_nats
 
     data = model.experiment.data
     corpus = model.experiment.parts["corpus"]
     settings: Any = {"length": data.length, "special": data.special_tokens, "rows": data.packing, "limit": 0}
-    seen, real = sequences(corpus, model.tokenizer, "train", **settings)
+    seen, real, _ = corpus_sequences(corpus, model.tokenizer, "train", **settings)
     V = model.context.vocabulary_size
     train, text = (torch.where(kept, ids, V).numpy() for ids, kept in ((seen, real), (tokens, maskable)))
     for nats in kmer_nats(train, text, V, LONGEST):

@@ -291,8 +291,7 @@ class RunLM(LM):
         """Return masks, bool [R, L], over the n tokens of each continuation; if few masks exist, return all of them."""
         n = int(scored[0].sum())
         if self.exact or self.block is not None or 2**n - 1 > self.mask_samples:
-            drawn: Iterable[WeightedMask] = self.module.masks(scored, keys, self.mask_samples, ExactKBound())
-            return drawn
+            return self.module.masks(scored, keys, self.mask_samples, ExactKBound())
         return [
             attrs.evolve(mask, masked=torch.zeros_like(scored).masked_scatter(scored, mask.masked))
             for mask in all_masks(torch.zeros(len(scored), n, dtype=torch.int64, device=scored.device))

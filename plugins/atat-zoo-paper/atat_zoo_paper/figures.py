@@ -29,8 +29,7 @@ def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
     for name in spec.names.values():
         escape(name)  # what LaTeX cannot set, the font of a figure lacks
     by_kind: Any = {"curve": _curve, "sensitivity": _sensitivity, "arms": _arms}
-    found: dict[str, Any] = by_kind[spec.kind](spec, known, spec.arms)
-    return found
+    return by_kind[spec.kind](spec, known, spec.arms)
 
 
 def _curve(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, list[tuple[int, Cell]]]:

@@ -8,9 +8,9 @@ import click
 from atat_zoo.cli.arguments import chosen, options, output, with_options
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.evaluation.results.format import number
-from atat_zoo.experiment import from_table
+from atat_zoo.experiment import from_run
+from atat_zoo.experiment.effects import require_estimator
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.modeling.estimators import require_estimator
 from atat_zoo.reports import require
 from atat_zoo.system.errors import UserError, clip
 from atat_zoo_paper.paper_file import load
@@ -75,7 +75,7 @@ def importance_figures(
     if out is not None and out.exists() and not out.is_dir():
         raise UserError(f"--out {clip(out)} is a file; pass a folder")
     for each in (run, *others):
-        require_estimator(from_table(RunFolder(each).table(), where=str(each / "resolved.toml")), each)
+        require_estimator(from_run(each), each)
     from atat_zoo.reports.report_data import short_names
 
     short_names((run, *others))

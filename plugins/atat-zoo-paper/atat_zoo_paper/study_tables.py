@@ -84,8 +84,7 @@ def nats(run: Report) -> float | None:
 
 
 def _bits(run: Report) -> float | None:
-    bits: float | None = run["bounds"][run["bound"]]["bits_per_byte"]
-    return bits
+    return run["bounds"][run["bound"]]["bits_per_byte"]
 
 
 def _cost(key: str, digits: str, times: float = 1) -> Callable[[Report, str], Cell]:

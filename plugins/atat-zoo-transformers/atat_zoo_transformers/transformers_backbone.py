@@ -111,8 +111,7 @@ class TransformersBackbone(LoRABackbone):
     @property
     def settings(self) -> dict[str, Any]:
         """Content of the model's config.json."""
-        content: dict[str, Any] = json.loads(self.config or "")
-        return content
+        return json.loads(self.config or "")
 
     @property
     def reads_time(self) -> bool:

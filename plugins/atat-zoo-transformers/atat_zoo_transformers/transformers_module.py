@@ -309,8 +309,7 @@ class TransformersModule(nn.Module):
         asks = dict(self.asks)
         if "timesteps" in asks:
             asks["timesteps"] = torch.zeros(len(tokens), device=tokens.device)
-        found: Tensor = self.network(input_ids=self.own(tokens), **asks, **options).logits
-        return found
+        return self.network(input_ids=self.own(tokens), **asks, **options).logits
 
     def forward(
         self,
@@ -386,8 +385,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings [B, L, D] of tokens [B, L]."""
-        found: Tensor = self.of[0].network.get_input_embeddings()(self.of[0].own(tokens))
-        return found
+        return self.of[0].network.get_input_embeddings()(self.of[0].own(tokens))
 
 
 def _last_layer(network: Any, model: str, head: str) -> tuple[str, nn.Linear]:

@@ -7,7 +7,7 @@ import attrs
 import pytest
 import torch
 
-from atat_zoo.data.sequences import sequences
+from atat_zoo.data.sequences import corpus_sequences
 from atat_zoo.diffusion.likelihood_bounds import clipped_t
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.evaluation.held_out_text import held_out_text
@@ -110,7 +110,7 @@ def test_a_protocol_is_its_formula_term_by_term(root, model, of):
     special, most, batch, given_ = CODE[of]
     scores = ProtocolTask(protocol=of, sequences=40, mask_samples=3).measure(model, root / "mdlm", seed=5)
     corpus = model.experiment.parts["corpus"]
-    x, maskable = sequences(corpus, model.tokenizer, "validation", length=16, special=special, limit=40)
+    x, maskable, _ = corpus_sequences(corpus, model.tokenizer, "validation", length=16, special=special, limit=40)
     x = x[maskable.all(1)]
     free, noise = torch.arange(16).expand(x.shape) >= given_, LinearNoise()
     n = int(free.sum())

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.diffusion.calibration import tilt
 from atat_zoo.diffusion.contracts import StatefulComponent
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.curricula import (
@@ -17,7 +18,6 @@ from atat_zoo.modeling.curricula import (
     PlannerAwareCurriculum,
     ThreeStageCurriculum,
 )
-from atat_zoo.modeling.curricula.curriculum_networks import tilt
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_curriculum

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.experiment import from_table, load
+from atat_zoo.experiment.effects import require_estimator
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.estimators import (
     FrequencyEstimator,
@@ -18,7 +19,6 @@ from atat_zoo.modeling.estimators import (
     TermBiasEstimator,
     TransformerEstimator,
     UniformEstimator,
-    require_estimator,
 )
 from atat_zoo.modeling.estimators.estimator_networks import ConstantModule
 from atat_zoo.registry import Context

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.diffusion.calibration import comb
 from atat_zoo.diffusion.contracts import StatefulComponent
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.modeling.masking import (
@@ -18,7 +19,7 @@ from atat_zoo.modeling.masking import (
     PositionMasking,
     PowerMasking,
 )
-from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing, SystematicMaskDrawing, comb
+from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing, SystematicMaskDrawing
 from atat_zoo.modeling.masking.position_bias import FlatBias, GradientBias, LeftToRightBias, RunningBias, UShapeBias
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_masking

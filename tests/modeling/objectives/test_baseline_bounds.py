@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from small_objectives import BACKBONE, BASELINES, L, V, batch, build
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion.likelihood_bounds import all_masks, average, exact_k, from_denoiser, unmask_probability
+from atat_zoo.diffusion.likelihood_bounds import (
+    all_masks,
+    average,
+    block_masks,
+    exact_k,
+    from_denoiser,
+    unmask_probability,
+)
 from atat_zoo.modeling.noise import LinearNoise
-from atat_zoo.modeling.objectives.causal_module import block_masks
 from atat_zoo.modeling.objectives.masked_diffusion_module import step_kl
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ExactBackbone, Joint, toy

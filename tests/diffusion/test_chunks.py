@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from atat_zoo import Zoo
+from atat_zoo.diffusion import chunks
 from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
-from atat_zoo.modeling.objectives import chunks
 from tests.examples import at_most
 from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, V, batch, build
 
