@@ -13,9 +13,9 @@ import torch
 from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.experiment import load
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import compiles, keep_freed_memory

@@ -35,7 +35,7 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
-from atat_zoo.data import SPLITS, Progress, Split, digests, downloads, shard_manifest
+from atat_zoo.data import SPLITS, Progress, Split, downloads, shard_manifest
 from atat_zoo.data.dialogues import learned_text, texts_of
 from atat_zoo.data.sequence_packing import (
     BATCH,
@@ -56,6 +56,7 @@ from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import RECORDED, Experiment
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system import digests
 from atat_zoo.system.atomic_files import FULL, discard, replacing, sync_folder, write_bytes, write_text
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked

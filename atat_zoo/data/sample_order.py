@@ -10,15 +10,22 @@ Permutations sort 64-bit hashes instead of using numpy's generators, whose outpu
 a resumed run must have the same order.
 """
 
+from __future__ import annotations
+
+import functools
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from atat_zoo.system.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # SplitMix64 (Steele et al., OOPSLA 2014), as in atat_zoo.diffusion.randomness, but without torch.
 _ALL = (1 << 64) - 1
@@ -55,6 +62,45 @@ def _hashes(size: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+_Number = TypeVar("_Number", int, "Tensor")
+
+
+class Place(NamedTuple, Generic[_Number]):
+    """The place of sample n in the use of its row by consecutive steps; each an int, or an int64 tensor if n is one."""
+
+    row: _Number  # the number of the row, which takes the place of n in the order of rows
+    stage: _Number  # how many steps have used the row before, from 0 to `times` − 1
+    stratum: _Number  # the stratum of the batch within the stage, from 0 to `batch_size` − 1
+
+
+@attrs.frozen
+class Repetition:
+    """Rows that each serve `times` consecutive steps at the same index of the batch.
+
+    The rows of a batch are staggered, so that each batch has all stages about equally often, and so has each
+    micro-batch: batch indices take the strata in strides of about B/φ. The first rows of a training start at a later
+    stage.
+    """
+
+    batch_size: int  # B, sequences in a step
+    times: int = 1
+
+    def place(self, n: _Number) -> Place[_Number]:
+        """Return the place of sample n."""
+        index = n % self.batch_size
+        # In units of 1/B of a stage.
+        elapsed = n - index + self.times * (index * golden_stride(self.batch_size) % self.batch_size)
+        row = elapsed // (self.times * self.batch_size) * self.batch_size + index
+        return Place(row, elapsed // self.batch_size % self.times, elapsed % self.batch_size)
+
+
+@functools.cache
+def golden_stride(strata: int) -> int:
+    """Return the smallest stride of at least N/φ that visits all N strata."""
+    golden = round(strata * 0.618034)
+    return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
+
+
 class Location(NamedTuple):
     """The location of a sample: the epoch of its lane, the number of its shard, and its row in the shard."""
 
@@ -88,14 +134,12 @@ class SampleOrder:
         if not (self.sizes > 0).all():
             raise ValueError("a shard has no rows")
         self._starts: list[list[int]] = [[0] for _ in range(lanes)]  # of each epoch, by lane
-        self._stretch: dict[int, _Stretch] = {}
+        self._stretches: dict[int, list[_Stretch]] = {}  # the last two of each lane: repeated rows go back and forth
 
     def locate(self, n: int) -> Location:
         """Return the location of sample n ≥ 0; fastest for consecutive samples."""
         lane, q = n % self.lanes, n // self.lanes
-        stretch = self._stretch.get(lane)
-        if stretch is None or not stretch.first <= q < stretch.end:
-            stretch = self._stretch[lane] = self._find(lane, q)
+        stretch = self._stretch(lane, q)
         row = int(stretch.rows[q - stretch.first])
         i = bisect_right(stretch.starts, row) - 1
         return Location(stretch.epoch, stretch.shards[i], row - stretch.starts[i])
@@ -105,9 +149,8 @@ class SampleOrder:
 
         The order differs between samples, so that different samples get different replacements.
         """
-        self.locate(n)
         lane, q = n % self.lanes, n // self.lanes
-        first, end, *_ = self._stretch[lane]
+        first, end, *_ = self._stretch(lane, q)
         size = end - first
         step = key_of(self.seed, n) % size
         while math.gcd(step, size) > 1:
@@ -118,6 +161,14 @@ class SampleOrder:
     def shards_of(self, lane: int, epoch: int) -> NDArray[np.int64]:
         """Return the numbers of the shards that a lane reads in an epoch, in order."""
         return permutation(len(self.sizes), self.seed, epoch)[lane :: self.lanes]
+
+    def _stretch(self, lane: int, q: int) -> _Stretch:
+        known = self._stretches.get(lane, [])
+        for stretch in known:
+            if stretch.first <= q < stretch.end:
+                return stretch
+        self._stretches[lane] = [self._find(lane, q), *known[:1]]
+        return self._stretches[lane][0]
 
     def _find(self, lane: int, q: int) -> _Stretch:
         starts = self._starts[lane]

@@ -1,9 +1,10 @@
 """The training batches of a rank: an iterable dataset that can be resumed at any sample, and its DataLoader.
 
 The stream is a `webdataset.DataPipeline` of `Read`, an `Apply` for each transform, `replace` and `collate`. Each stage
-takes the samples from the previous stage. A sample is a dict with its number n (`index`), the `location` of its row,
-the number of rows refused before it (`attempt`), the row itself, [L] (`stored`), and the name of the transform that
-refused it (`refused`), if any.
+takes the samples from the previous stage. A sample is a dict with its number n (`number`), the number of its row in the
+order of rows (`index`, which is n unless rows are used repeatedly), the `location` of this row, the number of rows
+refused before it (`attempt`), the row itself, [L] (`stored`), and the name of the transform that refused it
+(`refused`), if any.
 
 L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from webdataset import DataPipeline
 
 from atat_zoo.data import shard_manifest
-from atat_zoo.data.sample_order import SampleOrder, key_of
+from atat_zoo.data.sample_order import Repetition, SampleOrder, key_of
 from atat_zoo.data.sequence_packing import dialogue_tokens, pad_of
 from atat_zoo.data.shard_manifest import ShardManifest
 from atat_zoo.data.shards import ShardRows
@@ -106,7 +107,8 @@ def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any])
             continue
         refusing, n = {sample["refused"]: None}, sample["index"]
         others = enumerate(order.others(n), 1)
-        candidates = ({"index": n, "location": location, "attempt": attempt} for attempt, location in others)
+        same = {"number": sample["number"], "index": n}
+        candidates = (same | {"location": location, "attempt": attempt} for attempt, location in others)
         for candidate in DataPipeline(partial(iter, candidates), *again):
             if "refused" not in candidate:
                 yield candidate
@@ -129,7 +131,7 @@ def collate(samples: Iterable[Sample], size: int) -> Iterator[Stored]:
     while batch := list(islice(samples, size)):
         yield {
             "stored": np.stack([sample["stored"] for sample in batch]),
-            "index": np.array([sample["index"] for sample in batch], np.int64),
+            "index": np.array([sample["number"] for sample in batch], np.int64),
         }
 
 
@@ -165,6 +167,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are skipped instead of raising an error
     transforms: tuple[Any, ...] = attrs.field(default=(), kw_only=True)  # of `data.transforms`
     context: Any = attrs.field(default=None, kw_only=True)  # for the transforms
+    repeats: int = attrs.field(default=1, kw_only=True)  # number of consecutive steps that use the same row
 
     def __attrs_post_init__(self) -> None:
         self.manifest = shard_manifest.verify(self.folder, splits=() if self.skip else ("train",))
@@ -177,7 +180,9 @@ class TokenStream(IterableDataset["Stored | UserError"]):
                 )
         self._shards = self.manifest.splits["train"].shards
         self._order()
-        self._open_at_once = min(self.together, -(-len(self._shards) // self.lanes))  # of a lane
+        # Of a lane; rows that are used repeatedly are still those of the previous group while the next one begins.
+        at_once = self.together * (1 if self.repeats == 1 else 2)
+        self._open_at_once = min(at_once, -(-len(self._shards) // self.lanes))
         files, most = self._open_at_once * self.lanes // ranks, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if files + _FILES > most:
             raise UserError(
@@ -214,10 +219,12 @@ class TokenStream(IterableDataset["Stored | UserError"]):
         """Yield the samples in the order of `SampleOrder`, without their rows."""
         per_rank = self.batch_size // self.world_size
         first = self.start + (self.rank - self.start) % self.world_size
+        repetition = Repetition(self.batch_size, self.repeats)
         for batch in count(worker, workers):
             for k in range(batch * per_rank, (batch + 1) * per_rank):
                 n = first + k * self.world_size
-                yield {"index": n, "location": order.locate(n), "attempt": 0}
+                row = n if self.repeats == 1 else repetition.place(n).row
+                yield {"number": n, "index": row, "location": order.locate(row), "attempt": 0}
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
         """Return the position after `num_samples` over all ranks, counted from the beginning or from `start`."""
@@ -235,10 +242,14 @@ class TokenStream(IterableDataset["Stored | UserError"]):
 
     def _identity(self) -> dict[str, Any]:
         order = {"seed": self.seed, "lanes": self.lanes, "shuffled_shards": self.together}
-        return order | {
-            "shards": self.manifest.digest,
-            "transforms": [unstructure(transform) for transform in self.transforms],
-        }
+        return (
+            order
+            | {
+                "shards": self.manifest.digest,
+                "transforms": [unstructure(transform) for transform in self.transforms],
+            }
+            | ({} if self.repeats == 1 else {"repeats": self.repeats})
+        )
 
     def _order(self) -> SampleOrder:
         sizes = [shard.sequences for shard in self._shards]

@@ -30,6 +30,9 @@ class NoisedBatch:
     #: Probability with which each token was masked, float32 [B, L]; the row's rate if this has no closed form
     p: Tensor
     documents: Tensor | None = None  #: which tokens each token reads, as in `objectives.Batch`, int64 [B, L] or None
+    index: Tensor | None = None  #: the global sample number of each row, int64 [B], as in `objectives.Batch`
+    #: The difficulty of each masked token, which a masking strategy carries over to the next step, float32 [B, L]
+    difficulty: Tensor | None = None
 
     @cached_property
     def where(self) -> tuple[Tensor, Tensor]:

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.likelihood_bounds import Scores, average
+from atat_zoo.diffusion.ngram_prior import NGramPrior, load_ngram_prior
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation import batches
 from atat_zoo.evaluation.results.evaluation import NGramPriorValue
 from atat_zoo.evaluation.results.quantity_names import exponential
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior, load_ngram_prior
 from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
 from atat_zoo.system.errors import OmissionNote, UserError
 

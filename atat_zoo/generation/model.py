@@ -493,7 +493,7 @@ class Model:
                 f"{folder} was not saved: after step {self.step} the weights {name} are not finite; start a new run "
                 "with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
             )
-        left_out = {"counts", "ngram_prior", "device", "tokenizer", "width_read"}
+        left_out = {"counts", "ngram_prior", "device", "tokenizer", "width_read", "batch_size"}
         left_out |= {"shifted", "given_between", "compiled", "sharded"}
         complete = folder / ".new"
         with making_folder(complete, replace=True, shown=folder) as beside:

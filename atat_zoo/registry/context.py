@@ -23,6 +23,7 @@ class Context:
         width: D, the width of the backbone's token embedding; 0 before the backbone is built.
         width_read: the number of values per position that an estimator of hidden states reads: D, plus 1 for each
             neighbour that the n-gram prior reads; 0 before the backbone is built.
+        batch_size: B, the number of sequences in a training step; set by `assemble`, and not saved.
         counts: the number of occurrences of each token in the training shards, int64 [V], or None.
         ngram_prior: a function that returns the `NGramPrior` of the training shards, which may take a minute; None
             without shards, for example for a saved model.
@@ -42,6 +43,7 @@ class Context:
     length: int
     width: int = 0
     width_read: int = 0
+    batch_size: int = 1
     counts: NDArray[np.int64] | None = None
     ngram_prior: Callable[[], Any] | None = attrs.field(default=None, eq=False, repr=False)
     steps: int = 1

@@ -167,8 +167,8 @@ def _of(entry: Entry, zoo: Zoo) -> list[Case]:
     if is_held_by_description_alone(entry):
         return found
     checks = CHECKS[entry.kind]
-    if entry.kind == "masking" and hasattr(entry.load(), "draw_mask"):  # this kind has two contracts
-        checks = import_module("atat_zoo.testing.masking_checks").PROMISES_OF_VISIBLE_TEXT
+    if entry.kind == "masking":  # this kind has three contracts
+        checks = import_module("atat_zoo.testing.masking_checks").promises_of(entry.load())
     return found + [case(promise=promise, check=check, makes=made) for promise, check in checks.items()]
 
 

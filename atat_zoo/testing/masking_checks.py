@@ -1,4 +1,4 @@
-"""Checks of masking strategies, (a)–(f) in `modeling.masking`, and of masks that depend only on visible tokens."""
+"""Checks of masking strategies: probabilities, (a)–(f) in `modeling.masking`, and masks that read visible tokens."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +9,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from atat_zoo.data.sample_order import Repetition
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.diffusion.randomness import fold, mix, sequence_keys, to_unit
+from atat_zoo.registry import Context
 from atat_zoo.testing.batches import VOCABULARY, Rows, called, close, for_examples, holds, is_tensor, rows, temperatures
 from atat_zoo.testing.training_step_checks import check_adaptive, variants
 
@@ -240,6 +243,71 @@ PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
     "visible": check_visible,
     "symmetry": check_equal_scores,
 }
+
+
+def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
+    """Check the contract of a `StepwiseMasking` strategy over the steps of a small training."""
+    size, length = 5, 7
+
+    def fresh() -> Any:
+        return strategy.build(Context(vocabulary_size=VOCABULARY, length=length, batch_size=size))
+
+    @for_examples(examples, drawn=st.integers(0, 2**32 - 1).map(torch.Generator().manual_seed), resumed=st.booleans())
+    def holds_steps(drawn: torch.Generator, resumed: bool) -> None:
+        module, before = fresh(), None
+        times = module.repetition.times
+        holds(
+            torch.tensor(times == strategy.steps_per_sequence),
+            "repetition must have the component's steps_per_sequence",
+        )
+        for number in range(2 * times + 1):
+            index = number * size + torch.arange(size)
+            place = Repetition(size, times).place(index)
+            maskable = to_unit(fold(place.row[:, None], torch.arange(length))) < 0.8
+            rate = (1 - (place.stage + torch.rand(size, generator=drawn)) / times).float()
+            mask = called(module.draw_mask, {"rate": rate, "maskable": maskable, "index": index})
+            is_tensor(mask, "a mask", torch.bool, maskable.shape)
+            holds(maskable | ~mask, "tokens that are not maskable must not be masked")
+            off = (mask.sum(-1) - rate.double() * maskable.sum(-1)).abs()
+            holds(off < 1, "the number of masked tokens must be rate × number of maskable tokens, rounded down or up")
+            if before is not None:
+                masked, difficulty, known = before
+                same = (known == place.row)[:, None]
+                holds(~same | masked | ~mask, "a step must not mask a token that was unmasked in the same sequence")
+                if difficulty is not None:
+                    hardest = torch.where(masked & ~mask, difficulty, -torch.inf).amax(1, keepdim=True)
+                    holds(~same | ~mask | (difficulty >= hardest), "the easiest tokens must be unmasked first")
+            logits = torch.randn(int(mask.sum()), VOCABULARY, generator=drawn)
+            found = torch.rand(mask.shape, generator=drawn) if module.reads_importance else None
+            if (own := module.difficulty(logits)) is not None:
+                found = torch.zeros(mask.shape).masked_scatter(mask, own)
+            tokens = torch.zeros_like(mask, dtype=torch.int64)
+            step = {"x": tokens, "z": tokens, "masked": mask, "maskable": maskable, "t": rate, "rate": rate}
+            step |= {"p": rate[:, None] * maskable, "index": index} | ({} if found is None else {"difficulty": found})
+            parts = [{name: value[some] for name, value in step.items()} for some in (slice(0, 2), slice(2, None))]
+            whole, *pieces = (
+                module.statistics(NoisedBatch(**each), tokens[: len(each["x"])]) for each in (step, *parts)
+            )
+            close(sum(pieces), whole, 0, "the statistics of micro-batches must add up to those of the batch")
+            module.update(whole, 0.5)
+            if resumed:
+                other = fresh()
+                other.load_state_dict(module.state_dict())
+                module = other
+            before = mask, found, place.row
+
+    index = torch.arange(_DRAWN)
+    module = strategy.build(Context(vocabulary_size=VOCABULARY, length=6, batch_size=_DRAWN))
+    mask = module.draw_mask(torch.full((_DRAWN,), 0.6), torch.ones(_DRAWN, 6, dtype=torch.bool), index)
+    error = (mask.double().mean(0) - 0.6).abs() / (0.24 / _DRAWN) ** 0.5
+    holds(error <= _ERRORS, "the first step must mask every token equally often, at the rate on average", error.max())
+
+
+def promises_of(cls: type) -> dict[str, Callable[..., None]]:
+    """Return the checks of a component class of the kind `masking`."""
+    if hasattr(cls, "steps_per_sequence"):
+        return {"contract": check_stepwise_masking}
+    return PROMISES_OF_VISIBLE_TEXT if hasattr(cls, "draw_mask") else PROMISES
 
 
 def _mask(strategy: Any, tokens: Tensor, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:

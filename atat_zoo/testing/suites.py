@@ -2,7 +2,7 @@
 
 _CHECKED = {
     "guidance_checks": "classifier guidance",
-    "masking_checks": "masking visible_text_masking",
+    "masking_checks": "masking stepwise_masking visible_text_masking",
     "metric_checks": "metric",
     "backbone_checks": "backbone",
     "objective_checks": "bound objective",

@@ -20,6 +20,7 @@ from torch import Tensor
 from atat_zoo.data import shard_manifest as shards
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.diffusion.ngram_prior import load_ngram_prior
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.evaluation.results.evaluation import Evaluation
 from atat_zoo.evaluation.results.store import finite
@@ -29,7 +30,6 @@ from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.experiment.runs.run_folder import Checkpoint
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.backbones.ngram_prior import load_ngram_prior
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.atomic_files import check_name
@@ -206,6 +206,7 @@ def _run(
             skip=experiment.data.on_corrupt == "skip",
             transforms=experiment.data.transforms,
             context=context,
+            repeats=experiment.parts["objective"].steps_per_sequence(experiment),
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         compiled, sharded = compiles(spec.compile, device), spec.sharding == "full" and ranks > 1

@@ -16,7 +16,7 @@ import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
 from atat_zoo.cli.data_command import joints
-from atat_zoo.data import digests, sequence_packing, shard_manifest
+from atat_zoo.data import sequence_packing, shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.corpora import ShardsCorpus, Text8Corpus
 from atat_zoo.data.corpora.text_files import FilesCorpus
@@ -24,7 +24,7 @@ from atat_zoo.data.shards import read
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.data.tokenizers.components import BPETokenizer, PretrainedTokenizer
 from atat_zoo.data.tokenizers.tokenizer_models import BytesModel, trained
-from atat_zoo.system import machine
+from atat_zoo.system import digests, machine
 from atat_zoo.system.errors import UserError
 from tests.limited import full_disk, limited
 from tests.tiny import folder_of

@@ -35,7 +35,7 @@ from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.data.tokenizers.tokenizer_models import BytesModel, CharactersModel
-from atat_zoo.modeling.backbones.ngram_prior import load_ngram_prior
+from atat_zoo.diffusion.ngram_prior import load_ngram_prior
 from atat_zoo.registry import component
 from atat_zoo.system.errors import UserError
 

@@ -12,13 +12,13 @@ from in_memory import Memory, experiment_of
 
 from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.sample_order import SampleOrder, key_of, permutation
+from atat_zoo.data.sample_order import Repetition, SampleOrder, key_of, permutation
 from atat_zoo.data.sequences import corpus_sequences, held_out_sequences
 from atat_zoo.data.shard_manifest import load, load_counts
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import TokenStream, copied_ahead, train_loader
 from atat_zoo.data.tokenizers.components import BytesTokenizer
-from atat_zoo.modeling.backbones.ngram_prior import load_ngram_prior
+from atat_zoo.diffusion.ngram_prior import load_ngram_prior
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
 
@@ -80,6 +80,31 @@ def test_the_order_does_not_depend_on_the_workers(shards, expected, workers):
         len(loader)
 
 
+@pytest.mark.parametrize("times", [3, 7])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_serve_several_steps_are_those_of_the_order(shards, expected, times, workers):
+    place = Repetition(ORDER["batch_size"], times).place(torch.arange(ROWS))
+    settings = ORDER | {"repeats": times}
+    index, tokens = rows(loader_of(shards, **settings, workers=workers), ROWS)
+    assert index.tolist() == list(range(ROWS))
+    assert torch.equal(tokens, expected[place.row])
+    half = TokenStream(shards, **settings, rank=1, world_size=2)
+    half.load_state_dict(TokenStream(shards, **settings).state_dict(60, True))
+    index, tokens = rows(train_loader(half, workers=workers), 36)
+    assert torch.equal(index, torch.arange(61, 61 + 72, 2))
+    assert torch.equal(tokens, expected[place.row[index]])
+
+
+def test_rows_that_serve_several_steps_open_a_shard_once(shards, monkeypatch):
+    """Also where a lane begins its next shard for some rows while the others still use the last one."""
+    reads = []
+    read = TokenStream._open
+    monkeypatch.setattr(TokenStream, "_open", lambda self, number: reads.append(number) or read(self, number))
+    stream = TokenStream(shards, **ORDER, repeats=5)
+    list(itertools.islice(stream.samples(), 5 * stream.manifest.splits["train"].sequences))
+    assert len(reads) <= 2 * len(stream._shards)
+
+
 def test_states_count_from_the_beginning_or_from_the_last_resume(shards):
     stream = TokenStream(shards, **ORDER)
     stream.load_state_dict(stream.state_dict(24, True))
@@ -87,11 +112,12 @@ def test_states_count_from_the_beginning_or_from_the_last_resume(shards):
     assert stream.state_dict(12, False)["sample"] == 36
 
 
-@pytest.mark.parametrize("change", [{"seed": 18}, {"lanes": 2}, {"together": 2}])
+@pytest.mark.parametrize("change", [{"seed": 18}, {"lanes": 2}, {"together": 2}, {"repeats": 2}])
 def test_a_state_of_another_order_is_refused(shards, change):
     state = TokenStream(shards, **ORDER).state_dict(12, True)
     ((key, value),) = change.items()
-    said = f"saved with {'shuffled_shards' if key == 'together' else key} = {(ORDER | {'together': 1})[key]}, but this"
+    before = (ORDER | {"together": 1, "repeats": None})[key]
+    said = f"saved with {'shuffled_shards' if key == 'together' else key} = {before}, but this"
     with pytest.raises(UserError, match=f"{said} run has {value}"):
         TokenStream(shards, **ORDER | change).load_state_dict(state)
     with pytest.raises(UserError, match="resume with the original settings and shards"):

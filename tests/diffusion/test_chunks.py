@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion import chunks
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from tests.examples import at_most
 from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, V, batch, build
 

@@ -16,6 +16,7 @@ from atat_zoo.cli.compare_command import notes
 from atat_zoo.cli.evaluate_command import lines
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out_sequences
+from atat_zoo.diffusion import ngram_prior
 from atat_zoo.diffusion.likelihood_bounds import (
     all_masks,
     average,
@@ -24,6 +25,7 @@ from atat_zoo.diffusion.likelihood_bounds import (
     exact_k,
     from_denoiser,
 )
+from atat_zoo.diffusion.ngram_prior import NGramPrior, load_ngram_prior
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation.likelihood import evaluate_run, measure
@@ -39,8 +41,6 @@ from atat_zoo.evaluation.ngram_likelihood import (
 from atat_zoo.evaluation.run_comparison import compare, measure_runs
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.backbones import ngram_prior
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior, load_ngram_prior
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.system.errors import OmissionNote
 from tests.evaluation.making import make_run

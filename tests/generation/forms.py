@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from atat_zoo.experiment.runs import RunFolder, write_text
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from tests.generation.making import TABLE, L, tiny_model
 
 V = 258

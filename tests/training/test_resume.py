@@ -128,11 +128,11 @@ def test_a_learned_order_has_both_bounds_and_goes_on(tiny):
     killed_and_resumed(tiny, "adaptive-half", run, str(path))
 
 
-# Masks, weights and scores that follow what is shown, which the estimator reads, too; and stages. The first two epochs
-# hold no more than 32 sequences of a lane, so that some begin on both sides of the kill.
+# Masks that follow from those of the step before, weights and scores from what is shown; and stages. The first two
+# epochs hold no more than 32 sequences of a lane, so that some begin on both sides of the kill.
 SHOWN = (
     'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
-    'masking={use="reveal"}',
+    'masking={use="progressive", policy="importance", steps_per_sequence=3}',
     'curriculum={use="planner_aware"}',
     "backbone.ngram_prior=2",
     "data.workers=1",

@@ -11,12 +11,12 @@ import torch
 
 from atat_zoo.data.sequences import held_out_sequences
 from atat_zoo.diffusion import chunks
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError

@@ -3,7 +3,7 @@
 import numpy as np
 
 from atat_zoo.data.tokenizers.components import CharactersTokenizer
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from atat_zoo.registry import Context
 from tests.modeling.objectives.small_objectives import L
 

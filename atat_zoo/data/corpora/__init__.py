@@ -20,9 +20,9 @@ import numpy as np
 from typing_extensions import override
 
 from atat_zoo.data import Split
-from atat_zoo.data.digests import Stamp
 from atat_zoo.registry import component, components_param, param
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.digests import Stamp
 from atat_zoo.system.errors import UserError
 
 TEXT8_CHARACTERS = 100_000_000

@@ -25,7 +25,7 @@ import attrs
 from atat_zoo.data.corpora.archives import PACKED, UTF8, suffix, unpacked
 from atat_zoo.data.corpora.boundaries import Boundary, lines, up_to
 from atat_zoo.data.dialogues import KEYS, messages_of, to_text
-from atat_zoo.data.digests import unreadable
+from atat_zoo.system.digests import unreadable
 from atat_zoo.system.errors import Note, UserError, clip, nearest
 from atat_zoo.system.machine import memory
 

@@ -13,8 +13,8 @@ from atat_zoo.data.corpora import Divided, held_out_share
 from atat_zoo.data.corpora.detokenizers import Detokenizer
 from atat_zoo.data.corpora.documents import Missing, Policy, Rows, columns_of, dialogue_of, text_of
 from atat_zoo.data.dialogues import KEYS
-from atat_zoo.data.digests import Stamp, Stamps, fingerprint_of
 from atat_zoo.registry import component, component_param, param
+from atat_zoo.system.digests import Stamp, Stamps, fingerprint_of
 from atat_zoo.system.errors import UserError, nearest
 
 _FIRST = 1000  # rows of a split from which the length of all texts is estimated

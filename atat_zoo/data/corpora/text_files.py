@@ -19,9 +19,9 @@ from atat_zoo.data.corpora.boundaries import Boundary
 from atat_zoo.data.corpora.detokenizers import Detokenizer
 from atat_zoo.data.corpora.documents import SUFFIXES, Missing, Policy, dialogues, documents, package, text_in
 from atat_zoo.data.corpora.text_source import refuse_unfinished
-from atat_zoo.data.digests import Stamp, fingerprint_of, unreadable
 from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.digests import Stamp, fingerprint_of, unreadable
 from atat_zoo.system.errors import Note, UserError, clip, nearest
 
 _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # metadata files of `datasets`

@@ -17,12 +17,12 @@ from atat_zoo.data.corpora import held_out_share
 from atat_zoo.data.corpora.archives import DAMAGED, PACKED, members, unpacked
 from atat_zoo.data.corpora.documents import Missing, NoTextError, Policy, Rows, package, text_of
 from atat_zoo.data.corpora.text_files import NamedFiles, Search
-from atat_zoo.data.digests import Stamp, unreadable
 from atat_zoo.data.downloads import expanded, fetched, is_address
 from atat_zoo.data.shard_manifest import array_of
 from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
 from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.digests import Stamp, unreadable
 from atat_zoo.system.errors import Note, UserError, clip
 from atat_zoo.system.machine import memory
 

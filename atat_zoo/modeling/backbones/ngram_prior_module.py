@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from atat_zoo.system.devices import exact_device, move_to
 
 # A context with more different neighbours than this share of V is stored as a row of all V scores. Every other row is
@@ -80,14 +80,20 @@ class NGramPriorModule(nn.Module):
         which, scale = scores.which[row], scores.scale[row]
         # One pass over the rows of each offset: the sum of 2R copies [N, V] would take a fifth of a training step.
         bag = F.embedding_bag(which, scores.full, mode="sum", per_sample_weights=self.gain * scale)
-        logits, own = logits + bag, []
-        for place, of_place in enumerate(row.unbind(1)):
-            token, score = scores.seen(of_place)
-            logits.scatter_add_(1, token, self.gain[place] * score)
-            if x is not None:
-                own.append(torch.where(token == x[:, None], score, 0).sum(1))
-        if x is None:
-            return logits
+        logits, seen = logits + bag, [scores.seen(of_place) for of_place in row.unbind(1)]
+        for gain, (token, score) in zip(self.gain, seen, strict=True):
+            logits.scatter_add_(1, token, gain * score)
+        return logits if x is None else self._without(x, logits, row, seen)
+
+    def without(self, x: Tensor, logits: Tensor, neighbours: Tensor) -> Tensor:
+        """Return logits that this module returned without `x`, as they are with `x`."""
+        row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
+        return self._without(x, logits.clone(), row, [self.scores().seen(of_place) for of_place in row.unbind(1)])
+
+    def _without(self, x: Tensor, logits: Tensor, row: Tensor, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        scores = self.scores()
+        which, scale = scores.which[row], scores.scale[row]
+        own = [torch.where(token == x[:, None], score, 0).sum(1) for token, score in seen]
         of_x = scale * scores.full[which, x[:, None]] + torch.stack(own, 1)
         change = (self.gain * scores.left_out(of_x, row, x[:, None])).sum(1)
         return logits.scatter_add_(1, x[:, None], change[:, None])

@@ -1,8 +1,9 @@
 """Masking strategies, which choose the tokens of a sequence to mask at a given rate.
 
-There are two contracts. A `Masking` maps importance and a rate to the probability of masking each token. Importance
+There are three contracts. A `Masking` maps importance and a rate to the probability of masking each token. Importance
 computed from x makes this probability depend on the masked tokens, which biases the model. A `VisibleTextMasking` draws
-a mask that depends only on the tokens that it leaves visible, which does not bias the model.
+a mask that depends only on the tokens that it leaves visible, which does not bias the model; so does a
+`StepwiseMasking`, which masks a part of the tokens that the previous step masked in the same sequence.
 
 With r a sequence's rate and n its number of maskable tokens, every `Masking` has these properties:
 
@@ -19,18 +20,25 @@ defined in this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from atat_zoo.registry import component, component_base, component_param, param
+from atat_zoo.diffusion.contracts import StatefulComponent
+from atat_zoo.modeling.uncertainty import ConfidenceUncertainty
+from atat_zoo.registry import component, component_base, component_param, network_of, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from atat_zoo.data.sample_order import Repetition
+    from atat_zoo.experiment import Experiment
     from atat_zoo.modeling.masking.position_bias import PositionBias
+    from atat_zoo.modeling.uncertainty import Uncertainty
+    from atat_zoo.registry import Context
 
 
 class Masking(Protocol):
@@ -78,6 +86,49 @@ class VisibleTextMasking(Protocol):
         `scores` maps a mask, bool [B, L], to the estimated difficulty of each masked token, in [0, 1]. `keys` has one
         counter-based key per sequence, int64 [B] (`diffusion.randomness`).
         """
+
+
+@runtime_checkable
+class StepwiseMasking(Protocol):
+    """A component of kind `masking` that unmasks a sequence during consecutive training steps.
+
+    Each step masks fewer tokens than the one before. Which of them stay masked depends on their difficulty, estimated
+    from the text that the previous step left visible.
+    """
+
+    name: str
+
+    @property
+    def steps_per_sequence(self) -> int:
+        """The number of training steps that use the same sequence."""
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether the difficulty is the importance, which must then be that of z."""
+        return False
+
+    def build(self, context: Context) -> nn.Module:
+        """Return a `StepwiseMaskingModule`."""
+
+
+@runtime_checkable
+class StepwiseMaskingModule(StatefulComponent, Protocol):
+    """The `nn.Module` of a `StepwiseMasking`, which carries the difficulty over from step to step.
+
+    Its `statistics` read `index` and `difficulty` of the batch.
+    """
+
+    repetition: Repetition  # which samples are the same sequence
+    reads_importance: bool  # as in `StepwiseMasking`
+
+    def draw_mask(self, rate: Tensor, maskable: Tensor, index: Tensor) -> Tensor:
+        """Return the mask, bool [B, L], at the rates r [B]; `index` is the number of each row's sample, int64 [B].
+
+        The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn over the sequences.
+        """
+
+    def difficulty(self, logits: Tensor) -> Tensor | None:
+        """Return the difficulty, float32 [N], of masked tokens from their logits, [N, V]; None if it is not needed."""
 
 
 @component
@@ -260,3 +311,51 @@ class RevealMasking(VisibleTextMasking):
             return candidates
         difficulty = scores(candidates)
         return lowest(difficulty if self.first == "hard" else -difficulty, order, count, candidates)
+
+
+@component
+class ProgressiveMasking(StepwiseMasking):
+    """Progressive unmasking (Kim et al., arXiv:2602.10314): trains on the masks that a sampler would visit.
+
+    A sequence is used in K consecutive steps. The first masks it at random, at a rate in (1 − 1/K, 1]; each later step
+    unmasks the easiest tokens, with their true values, until the rate of its own interval is reached. The policy takes
+    the difficulty from the predictions of the previous step, so it needs no forward pass. The intervals divide the
+    time, so the mask rates keep the distribution of `mask_rates`. With the n-gram prior, the policy reads all counts,
+    as a sampler does, and the loss leaves the token itself out.
+
+    The mask depends only on visible tokens, so the optimal denoiser is the same as with uniform masks; but the loss
+    under these masks is not a bound. A training step reads 1/K of a batch of new text.
+    """
+
+    name = "progressive"
+    summary = "progressive unmasking: each sequence is unmasked over several training steps, easiest tokens first"
+    refs = ("arXiv:2602.10314",)
+    network = "atat_zoo.modeling.masking.masking_networks:ProgressiveModule"
+
+    steps_per_sequence: int = param(
+        12, help="K, number of consecutive training steps that use the same sequence", ge=2, le=10_000
+    )
+    policy: Literal["uncertainty", "importance", "random"] = param(
+        "uncertainty",
+        help="difficulty of a masked token: the uncertainty of its prediction, its importance, or a random number, "
+        "which gives uniform masks as a control",
+    )
+    uncertainty: Uncertainty = component_param("uncertainty", "confidence", help="uncertainty metric of the policy")
+
+    @property
+    @override
+    def reads_importance(self) -> bool:
+        return self.policy == "importance"
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield a problem for an uncertainty metric that the policy does not use."""
+        if self.policy != "uncertainty" and not isinstance(self.uncertainty, ConfidenceUncertainty):
+            yield Problem(
+                "masking.uncertainty",
+                f"{self.uncertainty.name!r} has no effect with masking.policy = {self.policy!r}; remove one of them",
+            )
+
+    @override
+    def build(self, context: Context) -> nn.Module:
+        module: nn.Module = network_of(self, context)
+        return module

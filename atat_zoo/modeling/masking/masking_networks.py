@@ -7,8 +7,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.diffusion.calibration import water_fill
+from atat_zoo.data.sample_order import Repetition
+from atat_zoo.diffusion.calibration import count_masked, lowest, water_fill
 from atat_zoo.diffusion.contracts import NoisedBatch, StatefulComponent
+from atat_zoo.diffusion.likelihood_bounds import uniform_order
+from atat_zoo.diffusion.randomness import fold, sequence_keys, to_unit
+from atat_zoo.modeling.masking import StepwiseMaskingModule
 from atat_zoo.modeling.masking.position_bias import PositionBiasModule
 from atat_zoo.registry import Context
 
@@ -120,3 +124,50 @@ def _means(sums: Tensor) -> tuple[Tensor, Tensor]:
 def _hold(length: int, most: int) -> None:
     if length > most:
         raise ValueError(f"this bias has {most} positions, not {length}")
+
+
+class ProgressiveModule(nn.Module, StepwiseMaskingModule):
+    """The module of `progressive`: for each row of a batch, which sequence it had, and the difficulty of its tokens."""
+
+    carried: Tensor  # float64 [B, 1 + L]: the number of the row's sequence plus 1, and the difficulty, 0 if visible
+
+    def __init__(
+        self, context: Context, *, steps_per_sequence: int, policy: str, uncertainty: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.repetition = Repetition(context.batch_size, steps_per_sequence)
+        self.seed, self.reads_importance = context.seed, policy == "importance"
+        self.uncertainty = uncertainty if policy == "uncertainty" else None
+        self.register_buffer("carried", torch.zeros(context.batch_size, 1 + context.length, dtype=torch.float64))
+
+    @override
+    def draw_mask(self, rate: Tensor, maskable: Tensor, index: Tensor) -> Tensor:
+        row = self.repetition.place(index).row
+        keys = sequence_keys(self.seed, "mask", row)
+        # One uniform number per sequence: the count never rises while the rate falls.
+        count = count_masked(rate, maskable, to_unit(fold(keys, 1), torch.float64))
+        order = uniform_order(maskable, fold(keys, 0))
+        number, difficulty = self.carried[index % len(self.carried)].split([1, maskable.shape[1]], dim=1)
+        known = number == row[:, None] + 1
+        # Without a previous step, all maskable tokens are masked and equally difficult.
+        masked = torch.where(known, difficulty > 0, maskable)
+        return lowest(torch.where(known, -difficulty, 0), order, count, masked)
+
+    @override
+    def difficulty(self, logits: Tensor) -> Tensor | None:
+        return None if self.uncertainty is None else self.uncertainty(logits)
+
+    @override
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        # The next `carried` of the rows of a micro-batch, zero for all other rows.
+        assert noised.index is not None
+        carried = torch.zeros_like(self.carried)
+        place = noised.index % len(carried)
+        carried[place, 0] = (self.repetition.place(noised.index).row + 1).double()
+        difficulty = torch.zeros_like(noised.p) if noised.difficulty is None else noised.difficulty
+        carried[place, 1 : 1 + noised.x.shape[1]] = (1 + difficulty.double()) * noised.masked
+        return carried
+
+    @override
+    def update(self, total: Tensor, progress: float) -> None:
+        self.carried.copy_(total)

@@ -166,6 +166,10 @@ class Objective(Protocol):
         """Return a dict from each bound to its factorisation, as it is named in tables."""
         return {"nelbo": "any-order ELBO"}
 
+    def steps_per_sequence(self, experiment: Experiment) -> int:
+        """Return how many consecutive training steps use the same sequence; 1 by default."""
+        return 1
+
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         """Return how many rows the network reads in a step over the global batch, and how many tokens per row."""
         return experiment.train.batch_size, experiment.data.length
@@ -186,7 +190,8 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
     import torch
 
     objective, form = experiment.parts["objective"], experiment.data.format
-    context = attrs.evolve(context, shifted=objective.shifted, given_between=form == "chat")
+    size, between = experiment.train.batch_size, form == "chat"
+    context = attrs.evolve(context, shifted=objective.shifted, batch_size=size, given_between=between)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
         parts: dict[str, Any] = {"backbone": experiment.parts["backbone"].build(context)}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from atat_zoo.data.sample_order import golden_stride
 from atat_zoo.diffusion.attention import Rule, attention_mask
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.likelihood_bounds import WeightedMask, block_masks
@@ -22,7 +23,7 @@ from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, Predictor, golden_stride, metrics
+from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, Predictor, metrics
 from atat_zoo.registry import Context
 from atat_zoo.system.devices import exact_device, move_to
 from atat_zoo.system.errors import UserError

@@ -9,7 +9,6 @@ tokens.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -19,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
+from atat_zoo.data.sample_order import Repetition
 from atat_zoo.diffusion.attention import attention_mask, document_rule
 from atat_zoo.diffusion.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulComponent
@@ -32,7 +32,7 @@ from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.curricula import ExponentialWeighting
 from atat_zoo.modeling.estimators import EstimatorModule
 from atat_zoo.modeling.mask_rates import MaskRates, NoiseRates
-from atat_zoo.modeling.masking import VisibleTextMasking
+from atat_zoo.modeling.masking import StepwiseMaskingModule, VisibleTextMasking
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.registry import Context
@@ -77,7 +77,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         # In objectives that use them.
         self.estimator: Any = None
         self.curriculum: Any = None
-        self.stride = golden_stride(batch_size)
+        self.repetition = Repetition(batch_size)
         self.follow()
 
     @override
@@ -109,11 +109,13 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
         Mask rates are drawn from the same numbers. Rows take the strata j in strides of about N/φ, so the times of
         every micro-batch cover (0, 1], and the number of masked positions, which determines the memory for logits, is
-        about the same in each.
+        about the same in each. A sequence that is used by K steps has a time in each of K equal intervals, in
+        descending order.
         """
-        step, row = index // self.batch_size, index * self.stride % self.batch_size
-        keys = sequence_keys(self.context.seed, "time", step)
-        return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
+        place = self.repetition.place(index)
+        keys = sequence_keys(self.context.seed, "time", index // self.batch_size)
+        within = stratified(keys, place.stratum, self.batch_size, torch.float64)
+        return (1 - (place.stage + within) / self.repetition.times).float()
 
     def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
         """Return the noise levels for u, [B] or [B, K] in (0, 1], at the batch's progress (see `MaskRates.levels`)."""
@@ -274,7 +276,20 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         losses: Losses | None = None,
         *others: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return Σ weight · loss / Σ maskable (see `normalised`) and the cross-entropy [B, L] without its gradient.
+        """Return the two values of `weighted_losses` that every loss has: its sum, and the cross-entropy [B, L]."""
+        total, found = self.weighted_losses(head_inputs, noised, weight, batch, losses, *others)
+        return total, found["cross_entropy"]
+
+    def weighted_losses(
+        self,
+        head_inputs: HeadInputs,
+        noised: NoisedBatch,
+        weight: Tensor,
+        batch: Batch,
+        losses: Losses | None = None,
+        *others: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return Σ weight · loss / Σ maskable (see `normalised`), and all values, each [B, L], without their gradients.
 
         Because the weights do not depend on the losses, chunks are as fast as a single pass (see `weighted_sum`). The
         weights [B, L] and `others` receive no gradient. `losses` is as in `chunked_losses` and returns `"loss"` and
@@ -285,15 +300,16 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         rows = rows_for(self.context.vocabulary_size, hidden.device)
         if len(x) <= rows or not torch.is_grad_enabled():
             of_masked = self.chunked_losses(head_inputs, x, losses, *others)
-            loss, ce = (dense(where, of_masked[name], shape) for name in ("loss", "cross_entropy"))
-            return normalised(weight * loss, batch), ce.detach()
+            found = {name: dense(where, values, shape) for name, values in of_masked.items()}
+            total = normalised(weight * found["loss"], batch)
+            return total, {name: values.detach() for name, values in found.items()}
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
         given = move_to(weight[where], hidden.device)
         inputs = move_to((head_inputs.neighbours, x, *others), hidden.device)
         losses = self.compile_losses(self.of_head_inputs(losses))
         total, of_masked = weighted_sum(losses, rows, given, learned, hidden, *inputs)
-        total, ce = move_to((total, of_masked["cross_entropy"]), x.device)
-        return total / len(noised.x) / batch.mean_maskable, dense(where, ce, shape)
+        found = {name: dense(where, move_to(values, x.device), shape) for name, values in of_masked.items()}
+        return move_to(total, x.device) / len(noised.x) / batch.mean_maskable, found
 
     @override
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
@@ -421,6 +437,9 @@ class MDLMModule(DenoisingModule):
         # Those that are modules are registered with their weights and state.
         self.estimator, self.masking, self.mask_drawing = parts["estimator"], parts["masking"], parts["mask_drawing"]
         self.curriculum, self.target = parts["curriculum"], parts["target"]
+        self.stepwise = isinstance(self.masking, StepwiseMaskingModule)
+        if self.stepwise:
+            self.repetition = self.masking.repetition
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
         self.follow(rates=self.rates, masking=self.masking, curriculum=self.curriculum, target=self.target)
 
@@ -439,8 +458,12 @@ class MDLMModule(DenoisingModule):
         # 4. The weight of each masked token.
         weight = self.weights(noised, levels, importance.detach(), batch.progress)
         # 5. Logits, cross-entropy and their weighted sum, a bounded number of positions at a time.
-        diffusion, ce = self.weighted_loss(head_inputs, noised, weight, batch)
+        diffusion, found = self.weighted_losses(head_inputs, noised, weight, batch)
+        ce = found["cross_entropy"]
         # 6. The statistics of the step, for components with a state.
+        if self.stepwise:
+            difficulty = importance.detach() if self.masking.reads_importance else found.get("difficulty")
+            noised = attrs.evolve(noised, index=batch.index, difficulty=difficulty)
         self.observe(noised, ce)
         # 7. The estimator's own loss, and the metrics.
         if not self.learns_importance:
@@ -455,15 +478,21 @@ class MDLMModule(DenoisingModule):
 
         Instead of the importance, return None if the estimator reads hidden states, which are not computed yet.
         """
+        importance = None
         if self.estimator.reads == "x":
             importance = self.importance(batch.tokens, batch.maskable, levels.t)
+        if self.stepwise:
+            masked = self.masking.draw_mask(levels.rate, batch.maskable, batch.index)
+            noised = self.noised(batch, masked, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
+        elif importance is not None:
             return self.mask(batch, importance.detach(), levels), importance
-        if isinstance(self.masking, VisibleTextMasking):
+        elif isinstance(self.masking, VisibleTextMasking):
             noised = self.mask_by_visible_text(batch, levels)
         else:  # before a mask is drawn, all tokens are alike
             noised = self.mask(batch, torch.full(batch.tokens.shape, 0.5, device=batch.tokens.device), levels)
-        of_hidden = self.estimator.reads_hidden
-        return noised, None if of_hidden else self.importance(noised.z, batch.maskable, levels.t)
+        if importance is None and not self.estimator.reads_hidden:
+            importance = self.importance(noised.z, batch.maskable, levels.t)
+        return noised, importance
 
     def mask(self, batch: Batch, importance: Tensor, levels: NoiseLevels) -> NoisedBatch:
         """Return the batch masked by importance, with one key per row."""
@@ -485,6 +514,22 @@ class MDLMModule(DenoisingModule):
         keys = sequence_keys(self.context.seed, "mask", batch.index)
         masked = self.masking.draw_mask(scores, levels.rate, batch.maskable, keys) & batch.maskable
         return self.noised(batch, masked, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
+
+    @override
+    def of_head_inputs(self, losses: Losses) -> Losses:
+        if not (self.stepwise and self.training):
+            return super().of_head_inputs(losses)
+
+        def losses_of(hidden: Tensor, neighbours: Tensor | None, x: Tensor, *others: Tensor) -> dict[str, Tensor]:
+            # The policy must not read the token that is masked, not even by leaving it out of the counts.
+            logits = self.logits(HeadInputs(hidden, neighbours))
+            difficulty = self.masking.difficulty(logits.detach())
+            if neighbours is not None:
+                logits = self.backbone.prior.without(x, logits, move_to(neighbours, logits.device))
+            found = losses(logits, x, hidden, *others)
+            return found if difficulty is None else {**found, "difficulty": difficulty}
+
+        return losses_of
 
     def weights(self, noised: NoisedBatch, levels: NoiseLevels, importance: Tensor, progress: float) -> Tensor:
         """Return c·ω·h, the weight of each token's loss, [B, L] (see `MDLMObjective`)."""
@@ -543,12 +588,6 @@ def metrics(noised: NoisedBatch, ce: Tensor, diffusion_loss: Tensor, loss: Tenso
         "masked": noised.masked,
         "maskable": noised.maskable,
     }
-
-
-def golden_stride(strata: int) -> int:
-    """Return the smallest stride of at least N/φ that visits all N strata."""
-    golden = round(strata * 0.618034)
-    return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
 
 
 class Predictor(Denoiser):

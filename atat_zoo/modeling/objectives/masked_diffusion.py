@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from atat_zoo.modeling.masking import VisibleTextMasking
+from typing_extensions import override
+
+from atat_zoo.modeling.masking import StepwiseMasking, VisibleTextMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.objectives import Objective
 from atat_zoo.modeling.objectives.causal import OMEGA, has_no_time, infinite_weights
@@ -47,12 +49,17 @@ class MDLMObjective(Objective):
     floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
+    @override
+    def steps_per_sequence(self, experiment: Experiment) -> int:
+        masking = experiment.parts["masking"]
+        return masking.steps_per_sequence if isinstance(masking, StepwiseMasking) else 1
+
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem for mask rates with infinite variance, or masking that does not fit the estimator."""
         yield from infinite_weights(experiment)
         masking, estimator = experiment.parts["masking"], experiment.parts["estimator"]
-        if isinstance(masking, VisibleTextMasking):
-            if estimator.reads != "z":
+        if isinstance(masking, VisibleTextMasking | StepwiseMasking):
+            if masking.reads_importance and estimator.reads != "z":
                 yield Problem(
                     "masking",
                     f"{masking.name!r} needs the importance of masked tokens, but estimator {estimator.name!r} "

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule
 from tests.examples import at_most
 
@@ -46,6 +46,8 @@ def test_with_rows_in_full_or_not_it_is_as_defined_and_so_is_its_gradient(seed, 
     x = x if left_out else None
     found, wanted = module(logits, beside, x), by_definition(table, reach, logits, module.gain, beside, x)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+    if x is not None:
+        torch.testing.assert_close(module.without(x, module(logits, beside), beside), found, rtol=0, atol=1e-12)
     torch.testing.assert_close(found.log_softmax(1), wanted.log_softmax(1), rtol=0, atol=1e-9)
     scale = torch.randn_like(logits)  # no softmax: nothing cancels
     of_found, of_wanted = (torch.autograd.grad((scale * y).sum(), (logits, module.gain)) for y in (found, wanted))

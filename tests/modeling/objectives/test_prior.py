@@ -6,8 +6,8 @@ import torch
 from small_objectives import BACKBONE, BASELINES, Largest, N, batch, build
 from test_baseline_bounds import EXACT_K
 
+from atat_zoo.diffusion.ngram_prior import NGramPrior
 from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule
 from atat_zoo.registry import Context
 

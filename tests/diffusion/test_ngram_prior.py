@@ -18,9 +18,10 @@ from hypothesis.extra import numpy as arrays
 from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.shards import read
-from atat_zoo.modeling.backbones import dit, ngram_prior
+from atat_zoo.diffusion import ngram_prior
+from atat_zoo.diffusion.ngram_prior import FILE, LARGEST_VOCABULARY, NGramPrior, load_ngram_prior
+from atat_zoo.modeling.backbones import dit
 from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.modeling.backbones.ngram_prior import FILE, LARGEST_VOCABULARY, NGramPrior, load_ngram_prior
 from atat_zoo.registry import Context
 from atat_zoo.system import machine
 from atat_zoo.system.errors import UserError
@@ -227,7 +228,7 @@ def test_several_processes_count_once(tmp_path, counted):
     folder = tmp_path / "copy"
     shutil.copytree(counted, folder, ignore=shutil.ignore_patterns("neighbours*"))
     code = (
-        "import sys; from pathlib import Path; from atat_zoo.modeling.backbones import ngram_prior; "
+        "import sys; from pathlib import Path; from atat_zoo.diffusion import ngram_prior; "
         "count = ngram_prior._count; ngram_prior._count = lambda *given: print('counted') or count(*given); "
         "ngram_prior.load_ngram_prior(Path(sys.argv[1]))"
     )

@@ -11,15 +11,17 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from atat_zoo.data import Progress
 from atat_zoo.system.atomic_files import write_text
 from atat_zoo.system.errors import UserError
+
+# A stage, its completed amount, and its total if known.
+Report = Callable[[str, int, int | None], None]
 
 FILE = "digests.json"
 _TICK = 2 * 10**9  # nanoseconds within which every clock has ticked
@@ -47,7 +49,7 @@ class Stamp(NamedTuple):
 
 
 Stamps = tuple[Stamp, ...]
-_kept_in: ContextVar[tuple[Path | None, Progress]] = ContextVar("kept_in", default=(None, lambda *_: None))
+_kept_in: ContextVar[tuple[Path | None, Report]] = ContextVar("kept_in", default=(None, lambda *_: None))
 _of_this_process: dict[str, list[Any]] = {}  # path -> the rest of its stamp, and its hash
 
 
@@ -57,7 +59,7 @@ def unreadable(path: str | Path, error: OSError) -> UserError:
 
 
 @contextmanager
-def kept_in(root: Path, report: Progress) -> Iterator[None]:
+def kept_in(root: Path, report: Report) -> Iterator[None]:
     """Cache hashes in a file in `root` during a `with` block, and report the bytes hashed as the stage `hashing`."""
     token = _kept_in.set((root / FILE, report))
     try:
@@ -87,7 +89,7 @@ def sha256_of_each(files: Sequence[Stamp]) -> list[str]:
     return [hashes[file.path][-1] for file in files]
 
 
-def _sha256(path: str, done: int, total: int, report: Progress) -> str:
+def _sha256(path: str, done: int, total: int, report: Report) -> str:
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:
