@@ -10,7 +10,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGUMENTS)
 
 help:
 	@echo "make quickstart   train a small model on English text, evaluate it, sample from it and write an HTML report (5 minutes)"
-	@echo "make test         run all tests, including those of the packages in plugins/ (13 minutes)"
+	@echo "make test         run all tests, including those of the packages in plugins/ (ten minutes)"
 	@echo "make test-fast    run the fast tests only (under two minutes)"
 	@echo "make current      run all tests in .venv-current, with a newer torch than Composer allows; FAST=1 runs only the fast ones"
 	@echo "make test-browser run the tests of web pages in Chromium, which is installed if it is missing"
@@ -43,8 +43,9 @@ $(VENV)/installed-test: $(VENV)/installed $(wildcard plugins/*/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example $(foreach name,$(BESIDE),-e "plugins/$(name)[test]")
 	@touch $@
 
-# Packages whose components the tests of the zoo do not try, in an environment that sees the libraries of the other.
-WITH_COMPONENTS = atat-zoo-checkpoints atat-zoo-genomics atat-zoo-lm-eval atat-zoo-transformers
+# Packages whose components the tests of the zoo do not try, in an environment that sees the libraries of the other; the
+# longest comes first.
+WITH_COMPONENTS = atat-zoo-checkpoints atat-zoo-transformers atat-zoo-genomics atat-zoo-lm-eval
 LIBRARIES = import sysconfig; print(sysconfig.get_path("purelib"))
 $(VENV)-plugins/installed: $(VENV)/installed-test
 	$(PYTHON) -m venv $(VENV)-plugins
@@ -80,9 +81,12 @@ quickstart: $(VENV)/installed
 	$(BIN)/atat train quickstart --overwrite
 	$(BIN)/atat report runs/quickstart --compute
 
-# The zoo comes last: its line, with most of the tests, is the last one.
+# Two packages at a time, each in one process, for their workers would import everything once more; what each prints
+# comes when it has ended. The zoo comes last: its line, with most of the tests, is the last one.
+TEST_PACKAGE = cd plugins/NAME && said=$$(OMP_NUM_THREADS=1 $(abspath $(VENV)-plugins/bin/python) -m pytest -q 2>&1); \
+	code=$$?; printf "%s\n" NAME "$$said"; exit $$code
 test: $(VENV)/installed-test $(VENV)-plugins/installed
-	for name in $(WITH_COMPONENTS); do (cd plugins/$$name && OMP_NUM_THREADS=1 $(abspath $(VENV)-plugins/bin/python) -m pytest $(ARGUMENTS) -q) || exit 1; done
+	printf "%s\n" $(WITH_COMPONENTS) | xargs -P 2 -I NAME sh -c '$(TEST_PACKAGE)'
 	$(PYTEST)
 
 test-fast: $(VENV)/installed-test

@@ -16,7 +16,8 @@ from tests.tiny import tiny, trained, uninterrupted
 
 __all__ = ["tiny", "trained", "uninterrupted"]
 
-FULL, FAST = 50, 8  # examples of a property, in the whole suite and in its fast part
+FULL, FAST = 25, 8  # examples of a property, in the whole suite and in its fast part
+OF_OTHERS = 50  # that a check of the conformance suite has in the tests of a plugin
 
 
 def pytest_configure(config):
@@ -43,7 +44,7 @@ def pytest_collection_finish():
 def pytest_runtest_setup():
     """Let the checks of the conformance suite, where it is imported, try as many fewer."""
     if batches := sys.modules.get("atat_zoo.testing.batches"):
-        batches.share = settings.default.max_examples / FULL
+        batches.share = settings.default.max_examples / OF_OTHERS
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ SMALL = [
     "train.batch_size=8",
     "evaluation.sequences=8",
 ]
-SMALL += ["evaluation.mask_samples=1", "evaluation.samples=1"]
+SMALL += ["evaluation.mask_samples=1", "evaluation.samples=1", "data.sequences=2000"]
 
 
 class Block(NamedTuple):

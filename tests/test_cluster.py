@@ -143,6 +143,11 @@ def test_a_begun_run_goes_on_with_the_launcher(tiny, uninterrupted):
         "composer": f'exec {sys.executable} -m composer.cli.launcher "$@"',
         "scontrol": SCONTROL.replace("first second", "127.0.0.1"),
     }
-    code, printed = submit(tiny.root, "train.sbatch", str(tiny.path), "cluster", commands=commands, NPROC="1")
+    code, printed = submit(tiny.root, "train.sbatch", str(tiny.path), "cluster", commands=commands, NPROC="2")
     assert (code, "continuing cluster after step 20 of 24" in printed) == (0, True), printed
+    assert "ranks 1 is now 2" in printed
+    shared, alone = tiny.losses("cluster"), tiny.losses("uninterrupted")
+    assert list(shared) == list(alone)
+    for step, line in alone.items():  # to rounding, in which a mask differs now and then
+        assert shared[step]["loss"] == pytest.approx(line["loss"], rel=2e-2), step
     assert (run / "model" / "model.safetensors").is_file()

@@ -18,7 +18,7 @@ def marked(case):
 
 @pytest.mark.parametrize("case", [marked(c) for c in ALL if c.promise != "imports"])
 def test_conformance(case):
-    case.run()
+    case.run(examples=120 if case.kind == "masking" else None)
 
 
 @pytest.mark.slow
@@ -43,9 +43,3 @@ def test_other_objectives(changes):
 
 def test_a_tokenizer_with_special_tokens_of_its_own():
     check_tokenizer(CharactersTokenizer(special_tokens=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [c for c in ALL if c.kind == "masking" and c.promise != "description"], ids=str)
-def test_masking_under_many_examples(case):
-    case.run(examples=120)

@@ -81,6 +81,8 @@ def test_the_small_form_is_interrupted_and_goes_on(tmp_path, monkeypatch):
 def test_on_a_virtual_gpu(tmp_path, monkeypatch):
     setting = Setting(SMALL, tmp_path, "cuda:0", move=to_gpu)
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)  # which its tensors cannot be
+    # tests/virtual_gpu has a step of every objective.
+    monkeypatch.setattr(correct, "RECIPES", ("mdlm", *correct.MASKED))
     found = Found()
     with VirtualGPU():
         for part in (correct.measure, sampling.measure, steps.objectives):

@@ -119,17 +119,6 @@ def test_results_are_read_without_torch():
     assert "torch" not in imported_with(", ".join(f"atat_zoo.evaluation.results.{name}" for name in modules))
 
 
-@pytest.mark.slow
-def test_a_trainer_does_not_import_what_writes_texts():
-    there = imported_with("atat_zoo.training.trainer")
-    assert "atat_zoo.modeling.objectives" in there
-    assert not there & {
-        "atat_zoo.generation.guided_denoiser",
-        "atat_zoo.evaluation.tasks.infilling",
-        "atat_zoo.evaluation.sample_quality",
-    }
-
-
 def rooms_that(does):
     """Return the folders with a syntax node of which `does` is true."""
     return {str(Path(*path.parts[1:-1])) for path, tree in TREES.items() if any(map(does, ast.walk(tree)))}

@@ -17,7 +17,7 @@ def shown(notebook):
 
 @pytest.mark.slow
 def test_the_notebook_runs_and_shows_what_it_has_kept(tmp_path):
-    pages.run(["atat", "train", "quickstart", *pages.SMALL], tmp_path)
+    pages.run(["atat", "train", "quickstart", "corpus.first_year=1990", *pages.SMALL], tmp_path)
     kept, run = nbformat.read(NOTEBOOK, 4), nbformat.read(NOTEBOOK, 4)
     where = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(run, kernel_name="python3", timeout=120, resources=where).execute()

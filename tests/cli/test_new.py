@@ -197,7 +197,7 @@ def test_its_own_tests_pass_as_they_are_written_and_parts_of_packages_train_toge
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
     words = [f"{kind}=my_{kind}" for kind in ("objective", "optimizer", "schedule")] + ['train.loggers=["my_logger"]']
-    words += ["train.steps=3", "evaluation.samples=0", "--out", "run"]
+    words += ["train.steps=3", "evaluation.samples=0", "corpus.first_year=1990", "--out", "run"]
     done = forked.run(["train", "experiment.toml", *words], written["objective"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "loss" in "".join(path.read_text() for path in (written["objective"] / "run").rglob("my_logger.csv"))

@@ -217,7 +217,8 @@ def test_a_terminal_shows_a_run_until_it_is_finished(tmp_path):
     pytest.importorskip("plotext")
     run = write_run(tmp_path / "run", steps=20)
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "atat_zoo", "watch", str(run.path), "--terminal"]
+    often = "from atat_zoo.cli import main, report_command; report_command._EVERY = 0.1; main()"
+    words = [sys.executable, "-c", often, "watch", str(run.path), "--terminal"]
     env = os.environ | {"TERM": "xterm", "COLUMNS": "300", "LINES": "24"}
     with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:
         shown, pieces = b"", received(ours, process)

@@ -1,9 +1,5 @@
 """Whatever ranks, nodes and micro-batches share a batch, whoever starts them: the same training to rounding."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests import forked
@@ -13,7 +9,6 @@ pytestmark = pytest.mark.slow
 
 # Eight rows in a step, and no importance, whose rounding might change a mask now and then.
 WORDS = ("train.steps=6", "train.save_every=2", "train.precision=fp32", 'masking={use="uniform"}')
-LAUNCHER = str(Path(sys.executable).with_name("composer"))
 # What torchrun tells a process that it starts, and what it runs.
 TORCHRUN = """
 import os, runpy
@@ -32,24 +27,16 @@ def torchrun(tiny, *words, nodes=1):
     return said
 
 
-def launched(tiny, *words):
-    """Train on two ranks that Composer's launcher starts, as in README."""
-    line = [sys.executable, LAUNCHER, "-n", "2", "-m", "atat_zoo.train", *words]
-    done = subprocess.run(line, cwd=tiny.root, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_ranks_nodes_and_micro_batches_share_a_batch(tiny):
     """Eight rows at once on one rank; one at a time on each of two; three and one on each of two nodes, which go on."""
     alone = tiny.losses(tiny.train("alone", *WORDS, "train.microbatch_size=8"))
-    launched(tiny, str(tiny.path), "--out", "by-composer", *WORDS, "train.microbatch_size=1")
-    torchrun(tiny, str(tiny.path), "--out", "by-torchrun", *WORDS, "train.microbatch_size=2")
+    torchrun(tiny, str(tiny.path), "--out", "by-torchrun", *WORDS, "train.microbatch_size=1")
     torchrun(tiny, str(tiny.path), "--out", "on-nodes", *WORDS, "train.microbatch_size=3", nodes=2)
     on_nodes = unfinished(tiny, tiny.root / "on-nodes", "on-nodes-resumed", step=4)
     assert "continuing on-nodes-resumed after step 4" in torchrun(tiny, "--resume", on_nodes.name, nodes=2)
     assert tiny.losses(on_nodes) == tiny.losses("on-nodes")
     assert tiny.weights(on_nodes) == tiny.weights("on-nodes")
-    for run in ("by-composer", "by-torchrun", "on-nodes"):
+    for run in ("by-torchrun", "on-nodes"):
         shared = tiny.losses(run)
         assert list(shared) == list(alone) == [1, 2, 3, 4, 5, 6]
         for step, line in alone.items():

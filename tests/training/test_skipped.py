@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from atat_zoo.data import shard_manifest
+from atat_zoo.data import downloads, shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.sample_order import SampleOrder
 from atat_zoo.experiment import load
@@ -40,7 +40,8 @@ def test_skipped_rows_are_counted_and_told_once():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny, tmp_path):
+def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "_PAUSE", 0.01)
     folder = build(load(str(tiny.path)))
     with serving(folder) as server:
         for name in ("train-000000.tar", "train-000001.tar", "tokenizer.json"):
