@@ -11,7 +11,7 @@ import attrs
 
 from atat_zoo.experiment import load
 from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.training.cost import PEAKS, cost, memory
+from atat_zoo.training.cost import PEAKS, checkpoint_size, cost, memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,7 @@ class Plan:
     @property
     def checkpoint(self) -> int:
         """Bytes of a checkpoint: weights, AdamW moments, EMA and the model."""
-        return (4 + 8 + 4 + 4) * self.weights
+        return checkpoint_size(self.weights, ema=True)
 
     def row(self) -> str:
         """Return the plan's row of the table."""

@@ -268,7 +268,8 @@ def produce(case):
         alone = env or limit or case.get("apart")
         done = forked.run(words, root, env=env, file_limit=limit) if alone else in_process.run(words, root)
     message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
-    # What differs from machine to machine: the hash in a folder's name, the example plugin, the memory.
+    # What differs from machine to machine: the hash in a folder's name, the example plugin, the memory, this checkout.
+    message = message.replace(f"{PAGE.parents[2]}/", "")
     message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message).replace(", rank", "")
     message = re.sub(r"this machine has only [\d,.]+ GB", "this machine has only … GB", message)
     return done.returncode, message, done.stdout

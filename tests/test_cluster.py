@@ -69,10 +69,10 @@ def test_what_goes_back_to_the_queue(tmp_path, script, code, restarts, goes_on):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "resolved.toml").touch()
     settings = {"CODE": code, "SLURM_RESTART_COUNT": restarts, "NPROC": "2", "SLURM_ARRAY_TASK_ID": "1"}
-    words = ("train.sbatch", "a", "mine") if script == "train" else ("study.sbatch", "mine")
+    words = ("train.sbatch", "a", "mine", "train.microbatch_size=4") if script == "train" else ("study.sbatch", "mine")
     left, (call,) = said(tmp_path, *words, commands={"composer": RECORDS, "atat": RECORDS}, **settings)
     if script == "train":
-        assert call.endswith("-m atat_zoo.train --resume mine ")
+        assert call.endswith("-m atat_zoo.train --resume mine train.microbatch_size=4 ")
         assert call.startswith("-n 2 --world_size 2 ")
     assert left == (0 if goes_on else int(code))
     assert (tmp_path / "requeued").exists() is goes_on

@@ -51,7 +51,10 @@ def test_weights_gradients_and_optimizer_take_what_the_formula_says():
     assert size(moments) == known["AdamW"]
 
 
-@pytest.mark.parametrize("backbone", [{}, {"dropout": 0.1}, {"layers": 2, "width": 64, "heads": 8, "mlp_ratio": 3.0}])
+@pytest.mark.parametrize(
+    "backbone",
+    [{}, {"checkpoint_activations": True}, {"dropout": 0.1}, {"layers": 2, "width": 64, "heads": 8, "mlp_ratio": 3.0}],
+)
 def test_what_autograd_saves_under_autocast_is_within_three_hundredths_of_the_formula(backbone, monkeypatch):
     monkeypatch.setattr(attention, "SHORT", 0)  # the fused kernel, which a GPU has whatever the length
     module, batch, spec = nano(**backbone)
@@ -68,7 +71,13 @@ def test_what_autograd_saves_under_autocast_is_within_three_hundredths_of_the_fo
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cuda_autocast():
         module.backbone(batch.tokens)
     found = sum(nbytes for nbytes, _ in kept.values()) - 2 * spec.matrices  # those that are cast
-    assert found == pytest.approx(cost.activations(spec, ROWS, LENGTH, compiled=False), rel=0.03)
+    known = cost.activations(spec, ROWS, LENGTH, compiled=False)
+    if spec.checkpoint_activations:  # the layer that is recomputed comes in the backward pass
+        layers = spec.shape[0]
+        whole = cost.activations(attrs.evolve(spec, checkpoint_activations=False), ROWS, LENGTH, compiled=False)
+        last = ROWS * LENGTH * (4 * spec.shape[1] + 8)
+        known, found = known - (whole - last) // layers, found + 2 * spec.matrices  # none of which is cast and kept
+    assert found == pytest.approx(known, rel=0.03)
 
 
 class Live(roofline.Stream):

@@ -19,6 +19,7 @@ from atat_zoo.evaluation.results.format import aligned, cell, errors_over, numbe
 from atat_zoo.experiment import from_run
 from atat_zoo.experiment.effects import require_estimator
 from atat_zoo.system.errors import UserError
+from atat_zoo.system.machine import install_command
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.policy import PolicyValue
@@ -92,7 +93,7 @@ def evaluate(
         with_policy = {quantity_names.POLICY: policy_value.to_table()} if policy_value else {}
         print_json({"run": str(run), **evaluation.to_table(), **with_policy})
     else:
-        click.echo("\n".join(lines(evaluation) + (policy_lines(policy_value) if policy_value else [])))
+        click.echo("\n".join(lines(evaluation, spec.sequences) + (policy_lines(policy_value) if policy_value else [])))
 
 
 def policy_lines(policy: PolicyValue) -> list[str]:
@@ -118,9 +119,12 @@ def policy_lines(policy: PolicyValue) -> list[str]:
     return [f"sampler {by}, guidance {policy.guidance['use']}, on the same text: {how}", *aligned(numbers)]
 
 
-def lines(evaluation: Evaluation) -> list[str]:
-    """Return an evaluation as readable lines."""
+def lines(evaluation: Evaluation, limit: int = 0) -> list[str]:
+    """Return an evaluation of at most `limit` sequences (0: all) as readable lines."""
+    some = evaluation.split == "all" and evaluation.sequences == limit
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split
+    where = evaluation.corpus if some else where
+    spread = " evenly spread over it (--sequences 0 evaluates all)" if some else ""
     by = f"{number(evaluation.draws, 'mask')} each by {evaluation.method}, seed {evaluation.seed}"
     by = by if evaluation.draws else "exact likelihood"
     numbers: list[tuple[str, str]] = []
@@ -152,7 +156,7 @@ def lines(evaluation: Evaluation) -> list[str]:
         numbers.append((f"{quantity_names.TABLE}, {quantity_names.title(name, bound.factorisation)}", value))
         numbers.append(("  reads", f"{prior.reads}, counted in {number(prior.counted, 'training sequence')}"))
     what = "text" if evaluation.form == "text" else "assistant messages, given the rest of the dialogue"
-    text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}, {by}", f"  {_counted(evaluation)}"]
+    text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}{spread}, {by}", f"  {_counted(evaluation)}"]
     text += aligned(numbers)
     if evaluation.ngram_prior:
         same = "tokens and masks" if evaluation.draws else "tokens"
@@ -179,7 +183,7 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
         package = PACKAGES["importance-figures"]
         raise UserError(
             f"--figures, --with, --sampler and --out belong to `atat importance-figures`, a command of {package}: "
-            f"pip install {package}"
+            f"{install_command(package)}"
         )
 
 

@@ -20,6 +20,7 @@ import click
 from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, registry_path
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import UserError, nearest
+from atat_zoo.system.machine import install_command
 
 GROUP = "atat_zoo.commands"
 # The commands of the packages in plugins/, by name.
@@ -57,7 +58,7 @@ def command(name: str, core: Sequence[str]) -> click.Command:
     """Return a command that is not in `core`; raise a `UserError` if its package is missing or broken."""
     found = offers()
     if name not in found and name in PACKAGES:
-        raise UserError(f"atat {name} comes with {PACKAGES[name]}: pip install {PACKAGES[name]}")
+        raise UserError(f"atat {name} comes with {PACKAGES[name]}: {install_command(PACKAGES[name])}")
     if name not in found and name in old_names.COMMANDS:
         raise click.UsageError(f"unknown command {name!r}; use: {old_names.COMMANDS[name]}")
     if name not in found:

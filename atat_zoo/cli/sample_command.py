@@ -68,7 +68,8 @@ def sample(
     compile: bool,
     as_json: bool,
 ) -> None:
-    """Generate text with RUN. `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the guidance.
+    """Generate text with RUN. `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the guidance, such as
+    `sampler.token_sampling.temperature=0.5`.
 
     The first line of the --trace file contains the initial tokens of every text. Each further line is a decoding step:
     the texts and positions that were filled, with their tokens, or those that were masked again.

@@ -1,5 +1,6 @@
 """`atat study`: train arms × seeds as normal runs, and compare the arms."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -64,11 +65,11 @@ def study(
     def say(text: str) -> None:
         click.echo(text, err=as_json)
 
+    words = [str(file), *(["--write", str(page)] if page else []), *(["--test-again"] if test_again else [])]
+    words += ["--device", device] if device != "auto" else []
     runner = StudyRunner(study=loaded, device=device, say=say)
     if cluster:
         runner.check(test_again=test_again)
-        options = ["--write", str(page)] if page else []
-        words = [str(file), *options, *(["--test-again"] if test_again else []), "--device", device]
         _submit(loaded, words, jobs, as_json)
         return 0
     executor = LocalExecutor(folder=loaded.folder, jobs=jobs or 1, say=say)
@@ -80,7 +81,7 @@ def study(
         else:
             runner.train(executor, test_again=test_again)
     except Stopped as stopped:
-        say(f"stopped; resume with: atat study {file}")
+        say(f"stopped; resume with: atat study {shlex.join([*words, *(['--jobs', str(jobs)] if jobs else [])])}")
         return 128 + stopped.number
     if element:
         return _failures(runner.failed)

@@ -13,7 +13,7 @@ from atat_zoo.cli.arguments import count, options, output
 from atat_zoo.cli.audit_command import show
 from atat_zoo.cli.console import Bars, headed, on_terminal, print_json, printable
 from atat_zoo.cli.evaluate_command import lines
-from atat_zoo.evaluation.results.format import number
+from atat_zoo.evaluation.results.format import joined, number
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.system.errors import UserError
@@ -62,8 +62,10 @@ def train(
 ) -> int:
     """Train EXPERIMENT: a TOML file, or the name of an experiment that ships with atat_zoo.
 
+    `atat zoo list experiment` names those that ship.
     Ctrl-C saves a checkpoint after the current step, and `--resume RUN` resumes training from it. `--resume RUN
     train.steps=600` trains longer, even if the run is finished, unless a component depends on the number of steps.
+    Keys that change the weights at most by rounding, such as `train.microbatch_size`, can change, too.
     `init_from=RUN` fine-tunes the final weights of another run, with its tokenizer and backbone.
     """
     if resume is not None and experiment is not None and "=" in experiment:
@@ -138,12 +140,13 @@ def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json:
         f"  memory  {memory[first]:,.1f} GB per GPU {first} ({memory[other]:,.1f} GB {other}), with "
         f"micro-batches of {number(of.rows, 'sequence')}"
     )
+    kept = f"train.keep_checkpoints = {train.keep_checkpoints}"
+    click.echo(f"  disk    {of.checkpoint / 1e9:,.1f} GB per checkpoint, of which {kept} are kept")
     if not of.fits:
-        smaller = f"set train.microbatch_size = {of.rows_that_fit}"
-        sharded = 'set train.sharding = "full" and pass more --gpus, or a larger --gpu'
-        if train.sharding == "full":
-            sharded = "pass more --gpus, or a larger --gpu"
-        click.echo(f"  the training run does not fit in GPU memory; {smaller if of.rows_that_fit else sharded}")
+        more = "pass more --gpus, or a larger --gpu"
+        more = more if train.sharding == "full" else f'set train.sharding = "full" and {more}'
+        remedy = f"set {joined([*of.changes])}" if of.changes else more
+        click.echo(f"  the training run does not fit in GPU memory; {remedy}")
     click.echo("Estimated with the formula in docs/results/scale.md, without evaluations and checkpoints.")
     return 0
 

@@ -1,6 +1,8 @@
 """The held-out text on which a model is evaluated."""
 
 import hashlib
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from atat_zoo.data import Split
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora.text_files import NamedFiles
 from atat_zoo.data.sequences import Sequences, alone, corpus_sequences, held_out_sequences
 from atat_zoo.data.shard_manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
@@ -19,7 +22,8 @@ from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.model_files import TOKENIZER
 from atat_zoo.generation.model import Model
-from atat_zoo.system.errors import UserError
+from atat_zoo.system.digests import Stamp, sha256_of_each
+from atat_zoo.system.errors import Note, UserError
 from atat_zoo.system.parsing import read
 
 
@@ -71,7 +75,23 @@ def text_of(
         form=data.format,
         limit=spec.sequences,
     )
+    if all_of_corpus and _trained_on(model.experiment.parts["corpus"], corpus):
+        said = f"{corpus_name} is training text of {run}, so its perplexity is lower than that of new text"
+        warnings.warn(f"{said}; pass text that the model was not trained on", Note, stacklevel=2)
     return _text(model, found, packed, "all" if all_of_corpus else spec.split, corpus=corpus_name)
+
+
+def _trained_on(own: Any, corpus: Any) -> bool:
+    """Whether a file of a corpus has the content of a training file of the experiment's `own` corpus."""
+    parts = [each for each in getattr(own, "components", (own,)) if isinstance(each, NamedFiles)]
+    with warnings.catch_warnings(), suppress(UserError):  # the training files may have been moved
+        warnings.simplefilter("ignore", Note)
+        if parts and isinstance(corpus, NamedFiles):
+            evaluated = [Stamp.of(path) for path in corpus.files()["train"]]
+            sizes = {file.size for file in evaluated}
+            trained = [file for each in parts for file in map(Stamp.of, each.files()["train"]) if file.size in sizes]
+            return bool(trained) and not {*sha256_of_each(trained)}.isdisjoint(sha256_of_each(evaluated))
+    return False
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:

@@ -19,6 +19,7 @@ from atat_zoo.registry.registry_file import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
 from atat_zoo.system import old_names, parsing
 from atat_zoo.system.errors import Problem, UserError, clip, nearest
+from atat_zoo.system.machine import install_command
 
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it
@@ -86,6 +87,12 @@ def find(name: str) -> list[Path]:
         reason = getattr(error, "strerror", error)
         raise UserError(f"{clip(repr(name))} cannot be read: {reason}; pass an experiment file") from None
     known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/", f"{TOKENIZERS}/"))]
+    problem = f"unknown experiment {clip(repr(name))}: no such file{nearest(name, known)}"
+    raise UserError(f"{problem} (shipped: {overview()})")
+
+
+def overview() -> str:
+    """Return the names of the shipped experiments, with the sizes and the variants that can be combined."""
     folders = {path.parent.name for root in _roots() for path in root.glob("*/*.toml")} - {
         SIZES,
         CORPORA,
@@ -93,10 +100,9 @@ def find(name: str) -> list[Path]:
         "studies",
     }
     alone, sizes, variants, more = map(", ".join, (_within(""), _within(SIZES), _within(VARIANTS), sorted(folders)))
-    raise UserError(
-        f"unknown experiment {clip(repr(name))}: no such file{nearest(name, known)} "
-        f"(shipped: {alone}; SIZE/VARIANT, or VARIANT for the size {SMALL}, with the sizes {sizes} and the variants "
-        f"{variants}; more in {more})"
+    return (
+        f"{alone}; SIZE/VARIANT, or VARIANT for the size {SMALL}, with the sizes {sizes} and the variants {variants}; "
+        f"more in {more}"
     )
 
 
@@ -115,6 +121,8 @@ def load(
     pair = len(files) > 1
     where = name if pair else str(files[0])
     table, origins = _joined(files, (), {}) if pair else _read(files[0], (), {})
+    if "arms" in table:
+        raise UserError(f"{where} is a study, not an experiment; use `atat study {where}`")
     in_files = dict(origins)
     _override(table, origins, overrides, overrides_from)
     _drop_unused(table, origins, in_files, where, zoo)
@@ -208,7 +216,7 @@ def from_table(
         with suppress(metadata.PackageNotFoundError, ValueError, TypeError, FileNotFoundError):
             version = metadata.version(package)
         if not version:
-            refuse("requires", f"{package} is not installed; run `pip install {package}`")
+            refuse("requires", f"{package} is not installed; run `{install_command(package)}`")
     parts: dict[str, Any] = {}
     for kind, default in TABLES.items():
         value = table.get(kind, default)

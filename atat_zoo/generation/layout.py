@@ -69,6 +69,12 @@ def parse(text: str, where: str = "the text") -> Template:
     return Template((*pieces, text[end:]), tuple(gaps))
 
 
+def refuse_gaps(text: str, where: str, remedy: str) -> None:
+    """Raise a `UserError` with a remedy if a text that cannot have gaps, such as a prompt, has one."""
+    if gap := _GAP.search(text):
+        raise UserError(f"{where}: {_short(gap[0])!r} would be read as plain text, not as a gap; {remedy}")
+
+
 def _gap(match: re.Match[str], where: str) -> Gap:
     if match["lengths"] is None:
         return Gap(1, 1)
@@ -303,8 +309,9 @@ class TextForm:
         length = self.length if length is None else length
         refuse_length(sampler, number, length, self.length)
         before = prompt_ids(self.tokenizer, chat, trusted=trusted) if chat else []
-        refuse_halves(prompt, "the prompt")
-        refuse_halves(suffix, "the suffix")
+        for where, text in (("the prompt", prompt), ("the suffix", suffix)):
+            refuse_halves(text, where)
+            refuse_gaps(text, where, "fill gaps with `atat infill`, or with `Model.infill` in Python")
         first, last = self.framing(length, before)
         encode = self.tokenizer.encode
         ids, opens = self.words.before_gap(prompt) if length <= self.length else (encode(prompt), False)
@@ -341,11 +348,17 @@ class TextForm:
             raise UserError("\n".join(problems))
         return layouts
 
-    def lay_out(self, template: Template, where: str = "the text", before: Sequence[int] = ()) -> Layout:
+    def lay_out(
+        self,
+        template: Template,
+        where: str = "the text",
+        before: Sequence[int] = (),
+        remedy: str = "shorten the text or its gaps",
+    ) -> Layout:
         """Return the layout of a text with gaps, with its special tokens and the tokens `before` it.
 
-        Raises a `UserError` that refers to the text as `where` if it is too long, or if its gaps allow too many
-        combinations of lengths.
+        Raises a `UserError` that refers to the text as `where` if it is too long, with a `remedy`, or if its gaps allow
+        too many combinations of lengths.
         """
         first, last = self.framing(self.length, before)
         begun = [self.words.before_gap(piece) for piece in template.pieces[:-1]]
@@ -355,7 +368,7 @@ class TextForm:
         if given + least > self.length:
             raise TooLongError(
                 f"{where} takes {given} tokens and its gaps at least {least}, {given + least} in total, but the "
-                f"model's maximum length is {self.length}; shorten the text or its gaps"
+                f"model's maximum length is {self.length}; {remedy}"
             )
         room = self.length - given - least
         lengths = [range(gap.shortest, min(gap.longest, gap.shortest + room) + 1) for gap in template.gaps]

@@ -24,7 +24,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 import attrs
@@ -305,6 +305,8 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider)
             refuse(key, f"is now {within}{now}")
         elif field is None:
             close, takes = nearest(key, list(fields)), ", ".join(fields) or "none"
+            if nested := _nested(key, fields.values(), table, zoo):
+                close = f"; set {within}{nested}.{key}"
             refuse(key, f"is not a parameter of {owner!r}{close} (it takes: {takes})")
         elif value is attrs.NOTHING:
             refuse(key, f"is missing: {field.help} ({field.type_name})")
@@ -325,6 +327,16 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider)
         return cls(**values), []
     except ValueError as error:
         return None, [Problem(path, str(error))]
+
+
+def _nested(key: str, fields: Iterable[Field], table: Mapping[str, Any], zoo: PartProvider) -> str:
+    """Return the name of the first field whose component has a parameter `key`, or an empty string."""
+    for field in fields:
+        if field.kind and not field.many:
+            part, _ = zoo.structure(field.kind, table.get(field.name, field.default), "")
+            if part is not None and any(each.name == key for each in fields_of(type(part))):
+                return field.name
+    return ""
 
 
 def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:

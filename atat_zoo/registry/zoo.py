@@ -19,6 +19,7 @@ from atat_zoo.registry.plugins import Plugin, of_plugin
 from atat_zoo.registry.registry_file import Entry
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import Problem, UserError, nearest
+from atat_zoo.system.machine import install_command
 
 # The packages in plugins/ with components that used to be built in, by kind and name.
 PACKAGES = {("task", "glue"): "atat-zoo-glue"}
@@ -73,7 +74,7 @@ class Zoo:
         if entry is None:
             package = PACKAGES.get((kind, name))
             if package and package not in {plugin.distribution for plugin in self.plugins}:
-                raise UserError(f"{kind} {name} comes with the plugin {package}; run `pip install {package}`")
+                raise UserError(f"{kind} {name} comes with the plugin {package}; run `{install_command(package)}`")
             if now := old_names.COMPONENTS.get((kind, name)):
                 raise UserError(f"unknown {kind} {name!r}: it is now called {now!r}")
             close = nearest(name, [*known, *self._aliases[kind]])

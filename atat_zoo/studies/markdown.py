@@ -73,7 +73,8 @@ def not_worse(report: Report) -> str:
         "Costs are medians over seeds. Seconds include only optimizer steps, and are left out for training runs that "
         "shared the machine."
     )
-    return f"the upper end of the CI is at most +{report['not_worse_percent']:g} %. {costs}"
+    most = f"+{report['not_worse_percent']:g} %"
+    return f"the upper end of the CI is at most {most}; otherwise, this is not shown. {costs}"
 
 
 def _method(part: Report) -> str:
@@ -189,7 +190,7 @@ def _arm(arm: Report) -> list[str]:
 
 
 def _differences(each: Report) -> list[str]:
-    return [difference(each), {True: "yes", False: "no", None: NONE}[each["not_worse"]]]
+    return [difference(each), {True: "yes", False: "not shown", None: NONE}[each["not_worse"]]]
 
 
 def difference(table: Report) -> str:

@@ -60,7 +60,8 @@ def gpus() -> list[str]:
 def spent_by_others() -> float | None:
     """Return the machine's CPU time in seconds, excluding ended child processes of this process; None if unknown."""
     try:
-        ticks = [int(word) for word in parsing.read(Path("/proc/stat")).split(b"\n", 1)[0].split()[1:9]]
+        # Not `parsing.read`, which reads as many bytes as the file has: files in /proc have a size of 0.
+        ticks = [int(word) for word in Path("/proc/stat").read_bytes().split(b"\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
         return None
     idle, own = sum(ticks[3:5]), resource.getrusage(resource.RUSAGE_CHILDREN)

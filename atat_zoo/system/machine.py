@@ -3,6 +3,7 @@
 import logging
 import os
 import resource
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -47,6 +48,12 @@ def free_memory() -> int:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def install_command(package: str) -> str:
+    """Return the command that installs a package: from its folder if this is a checkout that has it, else by name."""
+    folder = Path(__file__).parents[2] / "plugins" / package
+    return f"pip install {f'-e {shlex.quote(str(folder))}' if (folder / 'pyproject.toml').is_file() else package}"
 
 
 def lacking(parts: Iterable[Any]) -> list[str]:

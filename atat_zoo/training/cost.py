@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import attrs
 import torch
@@ -136,14 +136,17 @@ def activations(backbone: DiTBackbone, rows: int, length: int, *, compiled: bool
     values, 2 for normalised and rotated queries and keys, 1 for attention, and twice the width of the feed-forward
     network. Without compilation, it also keeps the inputs and outputs of the query and key norms in float32, and one
     byte per entry of both branches for dropout; with compilation, these are recomputed. Each layer also keeps the
-    statistics of its norms and attention. The activations of the last norm are added once.
+    statistics of its norms and attention. The activations of the last norm are added once. With
+    `checkpoint_activations`, only the float32 input of each layer is kept, and one layer at a time is recomputed.
     """
     layers, width, heads = backbone.shape
     hidden = max(1, int(width * backbone.mlp_ratio))
     token = 4 * 2 * width + 2 * (8 * width + 2 * hidden)
     token += 0 if compiled else (4 * 4 + (2 if backbone.dropout else 0)) * width
     statistics = 4 * (4 + 4 * heads + heads)
-    return rows * length * (layers * (token + statistics) + 4 * width + 8)
+    layer = token + statistics
+    kept = layer + layers * 4 * width if backbone.checkpoint_activations else layers * layer
+    return rows * length * (kept + 4 * width + 8)
 
 
 def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
@@ -187,6 +190,12 @@ def memory(
     return kept + seen + head(backbone, vocabulary_size, positions, compiled=compiled)
 
 
+def checkpoint_size(weights: int, *, ema: bool) -> int:
+    """Return the bytes of a checkpoint on disk, with the weights, AdamW's moments, the EMA and the model."""
+    parts = state(weights)
+    return 2 * parts["weights"] + parts["AdamW"] + (parts["EMA"] if ema else 0)
+
+
 def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compiled: bool) -> int:
     """Return the bytes of a chunk of logits on a GPU, the head's gradient, and the head's input with its gradient.
 
@@ -197,6 +206,9 @@ def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compile
     cut = chunks.cuts(positions, chunks.ON_ACCELERATOR // vocabulary_size)[0]
     logits = (2 * 2 if compiled else 3 * 4) * (cut.stop - cut.start) * vocabulary_size
     return logits + 4 * vocabulary_size * width + 8 * positions * width
+
+
+_RECOMPUTE, _SHARD = ("backbone.checkpoint_activations = true",), ('train.sharding = "full"',)
 
 
 @attrs.frozen(kw_only=True)
@@ -216,6 +228,8 @@ class Cost:
     memory_eager: int  # bytes on each GPU without `train.compile`
     fits: bool  # whether `rows` fit into the memory of each GPU, with the experiment's `train.compile`
     rows_that_fit: int  # `rows`, halved until they fit; 0 if not even one fits
+    changes: tuple[str, ...]  # the keys to set so that training fits; empty if it does, or if none suffice
+    checkpoint: int  # bytes of a checkpoint on disk, with AdamW
     seconds: float  # of training
     dollars: float  # for all GPUs during that time
 
@@ -247,25 +261,39 @@ def cost(
     backbone, estimator, size = _backbone(experiment), _learned(experiment), _vocabulary_size(experiment, vocabulary)
     if spec.batch_size % gpus:
         raise UserError(f"--gpus {gpus} does not divide train.batch_size = {spec.batch_size}; change one of them")
+    if experiment.data.lanes % gpus:
+        raise UserError(f"--gpus {gpus} does not divide data.lanes = {experiment.data.lanes}; change one of them")
     read, tokens = experiment.parts["objective"].network_input(experiment)
     at_once = spec.rows_at_once(gpus)
     rows = spec.batch_size // gpus if at_once == "auto" else at_once
     width = _width_read(experiment)
     learned = estimator.weights(size, width, length) if estimator else 0
 
-    def memory_of(rows: int, compiled: bool) -> int:
+    def memory_of(rows: int, compiled: bool, sharded: bool, backbone: DiTBackbone = backbone) -> int:
         positions = max(1, round(_share(experiment) * rows * length))
-        shape, sharded = (rows * read // spec.batch_size, tokens, positions), spec.sharding == "full"
+        shape = rows * read // spec.batch_size, tokens, positions
         of_estimator = sum(state(learned).values()) // (gpus if sharded else 1) + 2 * learned
         if estimator:
             of_estimator += estimator.activations(rows, length, width) + (not sharded) * buckets(learned, gpus)
         return of_estimator + memory(backbone, size, *shape, gpus=gpus, sharded=sharded, compiled=compiled)
 
-    compiled, fitting = spec.compile is not False, rows
-    while fitting and memory_of(fitting, compiled) > 1e9 * GPUS[gpu].memory:
-        fitting //= 2
+    def most_rows(sharded: bool, backbone: DiTBackbone = backbone) -> int:
+        fitting = rows
+        while fitting and memory_of(fitting, spec.compile is not False, sharded, backbone) > 1e9 * GPUS[gpu].memory:
+            fitting //= 2
+        return fitting
+
+    # The changes in the order of docs/how-to/large-runs.md.
+    sharded = spec.sharding == "full"
+    recompute = attrs.evolve(cast("Any", backbone), checkpoint_activations=True)
+    tries = [((), most_rows(sharded)), (_RECOMPUTE, most_rows(sharded, recompute))]
+    if gpus > 1 and getattr(experiment.parts["optimizer"], "shardable", False):
+        tries += [(_SHARD, most_rows(True)), ((*_RECOMPUTE, *_SHARD), most_rows(True, recompute))]
+    fitting = tries[0][1]
     if at_once == "auto":  # training finds this number itself
         rows = fitting or 1
+    changes, fits = next(((keys, at_most) for keys, at_most in tries if at_most), ((), rows))
+    smaller = (f"train.microbatch_size = {fits}",) if fits < rows else ()
     flops = training_flops(experiment, size)
     seconds = flops / (gpus * 1e12 * GPUS[gpu].peak * utilisation)
     return Cost(
@@ -278,10 +306,12 @@ def cost(
         tokens=spec.steps * spec.batch_size * length,
         flops=flops,
         rows=rows,
-        memory_compiled=memory_of(rows, True),
-        memory_eager=memory_of(rows, False),
+        memory_compiled=memory_of(rows, True, sharded),
+        memory_eager=memory_of(rows, False, sharded),
         fits=fitting == rows,
         rows_that_fit=fitting,
+        changes=(*changes, *smaller),
+        checkpoint=checkpoint_size(backbone.weights(size) + learned, ema=spec.ema_decay > 0),
         seconds=seconds,
         dollars=seconds / 3600 * gpus * price,
     )

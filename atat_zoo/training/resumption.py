@@ -15,9 +15,6 @@ from atat_zoo.experiment.runs.run_folder import Checkpoint
 from atat_zoo.system import atomic_files, parsing
 from atat_zoo.system.errors import UserError, clip
 
-# The keys that a resumed run may change.
-CHANGEABLE = ("train.steps",)
-
 
 def resume_from(
     folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object], step: int | None = None
@@ -28,14 +25,15 @@ def resume_from(
     depends on training progress, has a method `extends(done, steps, more)`, which returns whether its first `done` + 1
     rates are the same when training for `steps` steps and for `more` steps.
     """
-    for text in overrides:
-        if text.partition("=")[0].strip() not in CHANGEABLE:
-            raise UserError(
-                f"{clip(repr(text))} on the command line: a resumed run can only change {', '.join(CHANGEABLE)}; "
-                f"remove it, or start another run with init_from={folder.path}"
-            )
     recorded = from_run(folder.path)
     experiment = from_overrides(folder.table(), overrides, str(folder.resolved))
+    for change in changes(recorded.to_table(), experiment.to_table()):
+        if not change.resumable:
+            raise UserError(
+                f"{change} on the command line: a resumed run can only change train.steps, and keys that change the "
+                "weights at most by rounding, such as train.microbatch_size, train.sharding and data.workers; "
+                f"remove it, or start another run with init_from={folder.path}"
+            )
     steps, last = experiment.train.steps, folder.last_checkpoint(step)
     if last is None and step is not None:
         there = ", ".join(str(int(note.stem[5:])) for note in sorted(folder.checkpoints.glob("step-*.json")))
@@ -56,7 +54,7 @@ def resume_from(
             )
         _check_extends(experiment, folder, last.step, trained.train.steps)
     differences = list(changes(trained.to_table(), experiment.to_table()))
-    if kept := [str(change) for change in differences if not change.free and change.key not in CHANGEABLE]:
+    if kept := [str(change) for change in differences if not (change.free or change.resumable)]:
         raise UserError(
             f"{folder.resolved} differs from the experiment of the checkpoint at step {last.step} "
             f"({clip(', '.join(kept))}); restore it, or train from the beginning in another folder"
@@ -81,19 +79,20 @@ def _check_extends(experiment: Experiment, folder: RunFolder, done: int, old: in
 
 
 def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
-    """Record the new number of steps of a run resumed after `done`, if it has changed."""
-    old, new = from_run(folder.path).train.steps, experiment.train.steps
-    if new == old:
+    """Record what the overrides of a run resumed after `done` steps have changed."""
+    recorded = from_run(folder.path)
+    new = {change.key: [change.was, change.now] for change in changes(recorded.to_table(), experiment.to_table())}
+    if not new:
         return
     before: Any = {}
     with suppress(OSError, ValueError, TypeError):
         before = dict(parsing.from_json(parsing.read(folder.environment)))
-    change = {"train.steps": [old, new], "after_step": done, "when": datetime.now(UTC).isoformat("T", "seconds")}
+    change = {**new, "after_step": done, "when": datetime.now(UTC).isoformat("T", "seconds")}
     changed = [*before.get("changed", [])]
     if not changed or {**changed[-1], "when": ""} != {**change, "when": ""}:  # else it was killed after this line
         write_json(folder.environment, {**before, "changed": [*changed, change]})
-    # The final model is no longer final; the checkpoint's model is kept.
-    atomic_files.discard(folder.model)
+    if "train.steps" in new:  # the final model is no longer final; the checkpoint's model is kept
+        atomic_files.discard(folder.model)
     write_text(folder.resolved, experiment.to_toml())
 
 

@@ -132,7 +132,8 @@ def resume(
 ) -> Result:
     """Resume the run in `out` from its newest complete checkpoint, or that of `step`, at exactly the next sample.
 
-    `overrides` can change the number of steps, such as `train.steps=600`.
+    `overrides` can change the number of steps, such as `train.steps=600`, and how a step is computed, such as
+    `train.microbatch_size=8`.
     """
     folder, reporter = _folder(out), reporter or Silent()
     folder.require()
@@ -244,10 +245,10 @@ def _run(
         ours, loggers = _callbacks(model, evaluator, device, reporter)
         ours = [*ours, *callbacks, checkpoints]
         trainer = _trainer(experiment, device, model, loader, ours, loggers, Loading(checkpoint), base)
+        done = trainer.state.timestamp.batch.value
+        if not fresh and rank == 0:
+            record(folder, experiment, done)
         if checkpoint:
-            done = trainer.state.timestamp.batch.value
-            if rank == 0:
-                record(folder, experiment, done)
             reporter.message(f"continuing {folder.path} after step {done} of {spec.steps}")
         if int(trainer.state.timestamp.batch) < spec.steps:
             with interruption:

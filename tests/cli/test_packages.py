@@ -9,8 +9,10 @@ import pytest
 from atat_zoo.cli import COMMANDS
 from atat_zoo.cli import atat as group
 from atat_zoo.cli.packages import PACKAGES
+from atat_zoo.system.machine import install_command
 from tests.cli.terminal import CALL, printed, refused
 from tests.installing import alone, described
+from tests.pages import ROOT
 
 __all__ = ["alone"]
 MINE = '''
@@ -133,7 +135,8 @@ def test_a_package_whose_entry_points_are_no_text_breaks_nothing(install, atat, 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_command_whose_package_is_absent_names_it(alone, atat, name):
     package = PACKAGES[name]
-    assert refused(atat, name, "x", "--port", "1") == f"error: atat {name} comes with {package}: pip install {package}"
+    said = refused(atat, name, "x", "--port", "1")
+    assert said == f"error: atat {name} comes with {package}: pip install -e {ROOT / 'plugins' / package}"
     assert sections(atat).keys() == {"Options", "Commands"}
 
 
@@ -141,7 +144,7 @@ def test_a_command_whose_package_is_absent_names_it(alone, atat, name):
 def test_a_flag_of_importance_that_has_moved_names_its_command(atat, words):
     said = refused(atat, "importance", "x", *words.split())
     assert said.endswith(
-        " belong to `atat importance-figures`, a command of atat-zoo-paper: pip install atat-zoo-paper"
+        f" belong to `atat importance-figures`, a command of atat-zoo-paper: {install_command('atat-zoo-paper')}"
     )
 
 

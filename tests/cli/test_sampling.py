@@ -161,6 +161,11 @@ MISTAKES = [
     (("sample", "run", "train.steps=3"), "only the sampler and the guidance of a trained run can be changed"),
     (("sample", "run", "--sampler", "ancestrel"), "did you mean 'ancestral'"),
     (("sample", "run", "--prompt", "x" * 17), "prompt and suffix take 17 tokens"),
+    (
+        ("sample", "run", "--prompt", "of [MASK:3]"),
+        "the prompt: '[MASK:3]' would be read as plain text, not as a gap; ",
+    ),
+    (("sample", "run", "--suffix", "[MASK:3"), "the suffix: '[MASK:3' would be read as plain text"),
     (("sample", "run", "--prompt", "\udcff"), "--prompt is not UTF-8"),
     (("sample", "run", "--watch"), "--watch needs a terminal"),
     (("sample", "run", "--trace", "run"), "--trace run is a folder; pass a file"),

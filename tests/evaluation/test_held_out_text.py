@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,29 @@ def test_text_that_is_named_is_evaluated_as_a_whole(run, evaluated, tmp_path):
     (folder / "b.jsonl").write_text(json.dumps({"text": text}) + "\n")
     found = evaluated("--corpus", str(folder), "--sequences", "0")
     assert (found["split"], found["characters"]) == ("all", 2 * len(text))
+
+
+def test_a_part_of_a_text_is_not_called_all_of_it(atat, run, tmp_path):
+    (tmp_path / "fox.txt").write_text("the quick brown fox " * 20)  # 25 sequences
+    for words, said in (
+        ((), "/fox.txt text: 8 sequences evenly spread over it (--sequences 0 evaluates all), 4 masks each by"),
+        (("--sequences", "0"), "/fox.txt, all text: 25 sequences, 4 masks each by"),
+        (("--sequences", "26"), "/fox.txt, all text: 25 sequences, 4 masks each by"),
+    ):
+        assert said in atat("eval", str(run), "--corpus", str(tmp_path / "fox.txt"), *words)[1]
+
+
+def test_training_text_is_noted_by_its_content(atat, run, tmp_path):
+    copy = Path(shutil.copy(run.parent / "texts" / "train.txt", tmp_path / "copy.txt"))
+    changed = tmp_path / "changed.txt"
+    changed.write_text(copy.read_text().replace("old", "new"))
+    note = "copy.txt is training text of {}, so its perplexity is lower than that of new text; pass text that the model"
+    for path, noted in ((copy, True), (changed, False), (run.parent / "texts" / "validation.txt", False)):
+        code, _, err = atat("eval", str(run), "--corpus", str(path), "--sequences", "1", "--mask-samples", "1")
+        assert (code, note.format(run) in err, "note" in err) == (0, noted, noted), err
+    table = f"{{use = 'files', train = ['{copy}'], document = 'line'}}"
+    code, _, err = atat("eval", str(run), "--corpus", table, "--sequences", "1")
+    assert (code, err) == (0, ""), "what is evaluated of it is held out"
 
 
 @pytest.mark.parametrize("words", [["eval"], ["importance"], ["eval", "--task", "{use = 'infilling', texts = 4}"]])

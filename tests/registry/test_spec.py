@@ -212,6 +212,9 @@ def test_bounds_hold_for_a_class_that_is_made_in_python():
         (Outer, {"maybe": 0}, ["here.maybe: must be at least 1, not 0"]),
         (Outer, {"pair": [0.5, 1.5]}, ["here.pair: must be at most 1, not [0.5, 1.5]"]),
         (Outer, {"rat": 1.0}, ["here.rat: is not a parameter of 'outer'; did you mean 'rate'? (it takes: rate, co"]),
+        (Outer, {"strength": 1.0}, ["here.strength: is not a parameter of 'outer'; set here.inner.strength (it "]),
+        (Outer, {"inner": "other", "size": 2}, ["here.size: is not a parameter of 'outer'; set here.inner.size (it "]),
+        (Outer, {"size": 2}, ["here.size: is not a parameter of 'outer' (it takes: "]),
         (Called, {"nam": "x"}, ["here.nam: is not a parameter of 'here'; did you mean 'name'? (it takes: name)"]),
         (
             Outer,

@@ -11,6 +11,7 @@ from atat_zoo.registry import KINDS, TABLES, Context, component, param
 from atat_zoo.registry.plugins import Plugin
 from atat_zoo.registry.registry_file import RegistryFile, entry_of, read, shipped
 from atat_zoo.registry.zoo import PACKAGES
+from atat_zoo.system.machine import install_command
 
 
 @component
@@ -112,9 +113,8 @@ def test_a_component_whose_package_is_absent_names_it(kind, name):
     package = PACKAGES[kind, name]
     with pytest.raises(UserError) as refused:
         zoo_of().spec(kind, {"use": name})
-    assert (
-        str(refused.value) == f"{kind}.use: {kind} {name} comes with the plugin {package}; run `pip install {package}`"
-    )
+    run = f"run `{install_command(package)}`"
+    assert str(refused.value) == f"{kind}.use: {kind} {name} comes with the plugin {package}; {run}"
     there = Plugin(name="it", distribution=package, version="1.0", status="disabled")
     with pytest.raises(UserError, match=r"unknown .*; not loaded: plugin it \(disabled\)"):
         zoo_of(found=[there]).spec(kind, {"use": name})

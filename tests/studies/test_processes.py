@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -197,7 +198,7 @@ def test_what_ended_children_took_is_not_spent_by_others(monkeypatch):
     ticks = os.sysconf("SC_CLK_TCK")
     fields = [200, 10, 20, 4000, 500, 3, 2, 5]  # user, nice, system, idle, waiting for disks, …, stolen
     stat = f"cpu  {' '.join(str(each * ticks) for each in fields)} 7 7\ncpu0 1 2 3\n".encode()
-    monkeypatch.setattr(processes.parsing, "read", lambda _: stat)
+    monkeypatch.setattr(processes.Path, "read_bytes", lambda _: stat)
     used = SimpleNamespace(ru_utime=30.0, ru_stime=1.0)
     monkeypatch.setattr(processes.resource, "getrusage", lambda _: used)
     assert processes.spent_by_others() == pytest.approx(240 - 31)
@@ -205,8 +206,16 @@ def test_what_ended_children_took_is_not_spent_by_others(monkeypatch):
     def absent(_):
         raise FileNotFoundError
 
-    monkeypatch.setattr(processes.parsing, "read", absent)
+    monkeypatch.setattr(processes.Path, "read_bytes", absent)
     assert processes.spent_by_others() is None
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux counts what the machine spends")
+def test_what_this_process_computes_is_spent():
+    before, until = processes.spent_by_others(), time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    assert processes.spent_by_others() - before >= 0.08  # in ticks of a hundredth
 
 
 def test_a_script_is_submitted_where_sbatch_is(tmp_path, monkeypatch):

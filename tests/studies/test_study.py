@@ -92,12 +92,13 @@ def test_another_experiment_under_the_name_of_an_arm_is_refused(copy):
 
 def test_stopped_and_continued(place, one_seed):
     place.write(ONE_SEED)
-    process = place.begin(slow=0.4)
+    process = place.begin("--write", "my page.md", "--jobs", "1", "--device", "cpu", slow=0.4)
     wait_for(lambda: steps_of(place, "plain-seed18") >= 1, process)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
     assert process.returncode == 130, out
     assert "plain-seed18: stopped" in out
+    assert "resume with: atat study study.toml --write 'my page.md' --device cpu --jobs 1\n" in out
     # Nothing runs any more, and nothing is said to have failed.
     states = {row["run"]: row for row in json.loads(place.study("--dry-run", "--json")[0])["runs"]}
     assert states["plain-seed18"]["state"] == "to continue"

@@ -86,7 +86,7 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     assert (tmp_path / "options").read_text().splitlines() == ["--parsable", "--array=1-2", "--dependency=afterany:7"]
     asked = (tmp_path / "asked").read_text().splitlines()
     elements = ["study study.toml --array-index 1", "study study.toml --array-index 2"]
-    assert asked == [*elements, "study study.toml --write page.md --device auto --measure"]
+    assert asked == [*elements, "study study.toml --write page.md --measure"]
     first, second, _ = (place.study(*each.split()[2:])[0] for each in asked)
     assert "plain-seed18: training, 3 steps" in first
     assert "fast-seed18: resuming, 3 steps" in second

@@ -129,3 +129,15 @@ def test_without_proc_the_memory_of_the_machine_counts_as_free(monkeypatch):
         assert machine.free_memory() == 7
     monkeypatch.setattr(Path, "read_text", mock.Mock(return_value="MemAvailable: 0 kB\n"))
     assert machine.free_memory() == 0
+
+
+def test_a_package_is_installed_from_its_folder_in_a_checkout_and_by_name_elsewhere(monkeypatch, tmp_path):
+    own = Path(machine.__file__).parents[2] / "plugins" / "atat-zoo-serve"
+    assert machine.install_command("atat-zoo-serve") == f"pip install -e {own}"
+    assert machine.install_command("atat-zoo-spirals") == "pip install atat-zoo-spirals"
+    folder = tmp_path / "my packages"
+    monkeypatch.setattr(machine, "__file__", str(folder / "atat_zoo" / "system" / "machine.py"))
+    assert machine.install_command("atat-zoo-serve") == "pip install atat-zoo-serve"
+    (folder / "plugins" / "atat-zoo-serve").mkdir(parents=True)
+    (folder / "plugins" / "atat-zoo-serve" / "pyproject.toml").touch()
+    assert machine.install_command("atat-zoo-serve") == f"pip install -e '{folder}/plugins/atat-zoo-serve'"

@@ -123,6 +123,10 @@ def test_the_layers_keep_so_many_bytes_of_a_token(dropout, compiled, each):
     for rows, length in ((1, 1), (3, 4)):
         found = cost.activations(backbone(dropout=dropout), rows, length, compiled=compiled)
         assert found == rows * length * each
+        last = 4 * WIDTH + 8
+        recomputed = backbone(dropout=dropout, checkpoint_activations=True)
+        found = cost.activations(recomputed, rows, length, compiled=compiled)
+        assert found == rows * length * ((each - last) // LAYERS + LAYERS * 4 * WIDTH + last)
 
 
 @pytest.mark.parametrize(("compiled", "logits"), [(True, 12_000), (False, 36_000)])
@@ -213,8 +217,49 @@ def test_a_training_that_does_not_fit_says_so_and_what_to_set(atat):
     assert f"train.microbatch_size = {of['rows_that_fit']}" in out
     words[-1] = f"train.microbatch_size={of['rows_that_fit']}"
     assert "does not fit" not in atat(*words)[1]
-    code, out, _ = atat("train", "owt-small/mdlm", "--dry-run", "--gpu", "L4", "backbone.preset=6.7b")
-    assert (code, 'train.sharding = "full"' in out) == (0, True)
+
+
+LONG = ("data.length=24576", "backbone.max_length=24576")
+SHARD, RECOMPUTE = 'train.sharding = "full"', "backbone.checkpoint_activations = true"
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--gpu", "L4", "backbone.preset=6.7b"], f"set {SHARD} and pass more --gpus, or a larger --gpu"),
+        (["--gpu", "L4", "backbone.preset=6.7b", "train.sharding=full"], "pass more --gpus, or a larger --gpu"),
+        (["--gpu", "L4", "--gpus", "16", "backbone.preset=2.7b"], f"set {SHARD} and train.microbatch_size = 2"),
+        (
+            ["--gpu", "L4", "--gpus", "16", "backbone.preset=2.7b", "optimizer.use=adafactor"],
+            f"set {SHARD} and pass more --gpus, or a larger --gpu",
+        ),
+        (
+            ["--gpu", "H200", "--gpus", "2", "backbone.preset=2.7b", "train.microbatch_size=1", *LONG],
+            f"set {RECOMPUTE}",
+        ),
+        (["--gpu", "A100", "train.microbatch_size=256"], "set train.microbatch_size = 128"),
+    ],
+)
+def test_the_first_change_with_which_it_fits_is_named(atat, words, remedy):
+    lines = atat("train", "owt-small/mdlm", "--dry-run", *words)[1].splitlines()
+    assert f"  the training run does not fit in GPU memory; {remedy}" in lines
+    changes = [each.replace(" ", "") for each in remedy.removeprefix("set ").split(" and ") if "=" in each]
+    if "--gpu" not in remedy:
+        assert "does not fit" not in atat("train", "owt-small/mdlm", "--dry-run", *words, *changes)[1]
+
+
+def test_gpus_that_do_not_divide_the_lanes_are_refused_as_by_a_training(atat):
+    code, _, err = atat("train", "owt-small/mdlm", "--dry-run", "--gpus", "8", "data.lanes=12")
+    assert (code, err) == (2, "error: --gpus 8 does not divide data.lanes = 12; change one of them\n")
+
+
+def test_a_checkpoint_has_weights_moments_average_and_model(atat):
+    assert (cost.checkpoint_size(5, ema=False), cost.checkpoint_size(5, ema=True)) == (80, 100)
+    words = ["train", "owt-small/mdlm", "--dry-run"]
+    of = json.loads(atat(*words, "--json")[1])
+    assert of["checkpoint"] == 20 * (of["weights"] + of["weights_estimator"])
+    size = f"{of['checkpoint'] / 1e9:,.1f} GB per checkpoint"
+    assert f"  disk    {size}, of which train.keep_checkpoints = 2 are kept\n" in atat(*words)[1]
 
 
 def test_an_unknown_gpu_is_answered_with_those_that_are_known(atat):

@@ -221,8 +221,9 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root,
     weights = interrupted(root, copy, tmp_path / "run", after=None)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     shutil.copytree(tmp_path / "run", tmp_path / "unknown")
-    resume(tmp_path / "run")
+    resume(tmp_path / "run", overrides=["train.log_every=7"])
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
+    assert "log_every = 7" in (tmp_path / "run" / "resolved.toml").read_text()
     # Nobody knows any more with which weights it began: it begins with those that are there.
     (tmp_path / "unknown" / "environment.json").unlink()
     said = Listener()

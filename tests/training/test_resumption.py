@@ -81,7 +81,8 @@ BELL = ("mask_rates.use=logit_normal", "mask_rates.uniform_share=0.5", "curricul
         (
             (),
             "train={steps=30, max_grad_norm=2}",
-            "can only change train.steps; remove it, or start another run with init_f",
+            "^train.max_grad_norm 1.0 is now 2.0 on the command line: .* only change .* such as train.microbatch_size, "
+            "train.sharding and data.workers; remove it, or start another run with init_from=",
         ),
         ((), "train.steps=24", ""),
         ((), "train.steps=30", ""),
@@ -99,6 +100,9 @@ BELL = ("mask_rates.use=logit_normal", "mask_rates.uniform_share=0.5", "curricul
             "because mask_rates 'logit_normal' depends on the number of steps",
         ),
         (BELL, "train.steps=30", ""),
+        ((), "train.compile=auto", ""),
+        ((), "train.max_grad_norm=1.0", ""),  # the run's
+        ((), "name=other", "name .* is now 'other' on the command line: "),
     ],
 )
 def test_what_may_change_on_the_command_line(tiny, tmp_path, words, override, said):
@@ -109,7 +113,8 @@ def test_what_may_change_on_the_command_line(tiny, tmp_path, words, override, sa
             resume_from(folder, [override], print)
     else:
         experiment, last = resume_from(folder, [override], print)
-        assert (f"train.steps={experiment.train.steps}", last.step) == (override, 24)
+        key = override.partition("=")[0]
+        assert (f"{key}={getattr(experiment.train, key.removeprefix('train.'))}", last.step) == (override, 24)
     shutil.rmtree(folder.checkpoints)
     if override == "train.steps=30":
         with pytest.raises(UserError, match=r"train.steps: .* has no checkpoint to resume from; .* --overwrite"):
@@ -154,15 +159,19 @@ def test_what_changes_no_weight_may_be_edited(tiny, uninterrupted):
     folder = unfinished(tiny, uninterrupted, "edited-freely")
     shutil.copytree(tiny.root / "shards", tiny.root / "moved")
     edited = tomllib.loads((folder / "resolved.toml").read_text())
-    edited["data"] |= {"root": str(tiny.root / "moved"), "workers": 2}
+    edited["data"] |= {"root": str(tiny.root / "moved")}
     edited["train"] |= {"save_every": 3, "evaluate_every": 2, "loggers": [{"use": "file"}]}
     edited["sampler"]["steps"] = 2
     (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
-    said = tiny.atat("train", "--resume", folder.name).stdout
+    said = tiny.atat("train", "--resume", folder.name, "data.workers=2", "seed=5").stdout  # the seed is the run's
     assert "changed since step 20: sampler.steps 4 is now 2, data.root " in said
+    assert "data.workers 0 is now 2" in said
+    assert RunFolder(folder).table()["data"]["workers"] == 2
+    (change,) = json.loads((folder / "environment.json").read_text())["changed"]
+    assert (change["data.workers"], change["after_step"]) == ([0, 2], 20)
     assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
     # Then it is finished, and goes on to nothing.
-    tiny.atat("train", "--resume", folder.name)
+    tiny.atat("train", "--resume", folder.name, "train.microbatch_size=8")
     assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
 
 
@@ -197,8 +206,13 @@ def test_a_change_of_steps_is_recorded_once_however_often_it_is_killed_behind_th
     assert [(each["train.steps"], each["after_step"]) for each in found["changed"]] == [([3, 6], 3)]
     record(run, few, 3)
     assert json.loads(run.environment.read_text()) == found, "nothing has changed"
+    run.model.mkdir()
+    record(run, load(str(tiny.path), ["train.steps=3", "data.workers=2"]), 3)
+    assert run.table()["data"]["workers"] == 2
+    assert run.model.exists(), "it is still the final one"
     record(run, more, 5)
-    assert [each["after_step"] for each in json.loads(run.environment.read_text())["changed"]] == [3, 5]
+    assert not run.model.exists()
+    assert [each["after_step"] for each in json.loads(run.environment.read_text())["changed"]] == [3, 3, 5]
 
 
 def test_a_part_that_does_not_say_what_more_steps_change_may_go_on_unless_it_is_a_schedule():

@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 from atat_zoo.system.errors import clip
 
 # Keys or tables that do not affect the weights except by rounding: locations, the hardware, and what is measured,
-# written and kept. A checkpoint's stream identifies its shards by their hash, so the shards may move.
-_FREE = (
-    *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
-    *("data.root", "data.workers", "data.on_corrupt", "backbone.checkpoint_activations", "train.log_every"),
+# written and kept. A checkpoint's stream identifies its shards by their hash, so the shards may move. An override of
+# a resumed run may set those in `RESUMABLE`.
+RESUMABLE = (
+    *("sampler", "guidance", "evaluation", "data.root", "data.workers", "data.on_corrupt"),
+    *("backbone.checkpoint_activations", "train.log_every"),
     *("train.evaluate_every", "train.evaluate_sequences", "train.keep_best", "train.save_every"),
     *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "sharding", "compile", "peak_tflops")),
     *(f"train.{key}" for key in ("keep_checkpoints", "loggers", "callbacks")),
 )
+_FREE = ("name", "requires", "init_from", "corpus", "tokenizer.path", *RESUMABLE)
 
 # Keys of a corpus that say where its text is, or how it is obtained.
 _LIES = frozenset({"path", "train", "validation", "test", "source", "tars", "cache", "cache_size", "timeout"})
@@ -29,6 +31,11 @@ class Change(NamedTuple):
     was: Any
     now: Any
     free: bool
+
+    @property
+    def resumable(self) -> bool:
+        """Whether an override of a resumed run may make this change."""
+        return self.key == "train.steps" or _is_in(self.key, RESUMABLE)
 
     @property
     def of_text(self) -> bool:
@@ -47,7 +54,11 @@ def changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> I
         if isinstance(one, dict) and isinstance(other, dict):
             yield from changes(one, other, f"{place}.")
         elif one != other:
-            yield Change(place, one, other, any(f"{place}.".startswith(f"{free}.") for free in _FREE))
+            yield Change(place, one, other, _is_in(place, _FREE))
+
+
+def _is_in(key: str, tables: tuple[str, ...]) -> bool:
+    return any(f"{key}.".startswith(f"{table}.") for table in tables)
 
 
 # Free keys that nevertheless change the model, and other keys that do not.

@@ -11,7 +11,7 @@ import attrs
 
 from atat_zoo.diffusion.precision import Precision
 from atat_zoo.experiment import Experiment, conflicts_with
-from atat_zoo.generation.layout import Gap, Layout, Template, prompt_ids
+from atat_zoo.generation.layout import Gap, Layout, Template, prompt_ids, refuse_gaps
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.composite import CompositeSampler
@@ -119,6 +119,8 @@ class Service:
     def completion(self, request: CompletionRequest) -> Plan:
         """Return the plan for a completion: texts with one gap between a prompt and a suffix."""
         texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
+        for where, text in (("suffix", request.suffix or ""), *(("prompt", prompt) for prompt, _ in texts)):
+            refuse_gaps(text, where, "send a text with gaps to /v1/infill")
         number, end = request.max_tokens, self.text_generator.end(windows=bool(request.windows))
         return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
 
@@ -196,10 +198,12 @@ class Service:
                     choices=((number,),),
                 )
 
+        remedy = 'shorten it or lower max_tokens, or pass max_tokens with the sampler "semi_autoregressive"'
+
         def fitting(tokens: int) -> Layout:
             where = "the dialogue" if before else "the prompt with its suffix"
             template = Template(texts, (Gap(tokens, tokens),))
-            return text_generator.lay_out(template, where, before)
+            return text_generator.lay_out(template, where, before, remedy)
 
         return fitting(number or text_generator.length - sum(map(len, fitting(1).pieces)))
 

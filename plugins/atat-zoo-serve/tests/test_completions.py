@@ -104,7 +104,8 @@ def test_a_text_longer_than_those_of_the_training(client, model):
     assert [f"ab {text}"] == model.sample(1, prompt="ab ", length=63, seed=2, sampler=sampler, precision="fp32").texts
     answer = client.post("/v1/completions", json={"max_tokens": 60})
     assert answer.status_code == 400
-    assert "the model's maximum length is 24" in answer.json()["error"]["message"]
+    said = "maximum length is 24; shorten it or lower max_tokens, or pass max_tokens with the sampler "
+    assert f'{said}"semi_autoregressive"' in answer.json()["error"]["message"]
 
 
 def test_health_and_what_may_be_asked_for(client):

@@ -142,6 +142,11 @@ def test_a_thousand_malformed_requests():
     [
         ({"promt": "a"}, "promt: is not a field of this request; did you mean 'prompt'?"),
         ({"prompt": [1, 2]}, "prompt: expected a string or a list of strings; token ids are not supported"),
+        (
+            {"prompt": ["a", "b [MASK]"]},
+            "prompt: '[MASK]' would be read as plain text, not as a gap; send a text with ",
+        ),
+        ({"suffix": "[MASK:3] c"}, "suffix: '[MASK:3]' would be read as plain text"),
         ({"n": "3"}, "n: input should be a valid integer"),
         ({"n": 0}, "n: input should be greater than or equal to 1"),
         ({"stop": list("abcde")}, "stop: contains 5 strings; use at most 4"),
