@@ -47,7 +47,10 @@ def torch_device(name: str) -> str:
         kind = "GPU" if device.type == "cuda" else f"device of type {device.type}"
         raise UserError(f"device {name!r}: torch sees no {kind}; use cpu")
     if (device.index or 0) >= count:
-        raise UserError(f"device {name!r}: torch sees {count} such devices, numbered from 0; use one of them, or gpu")
+        there = "only one device" if count == 1 else f"{count} devices"
+        raise UserError(
+            f"device {name!r}: torch sees {there} of this type, numbered from 0; use a lower number, or gpu"
+        )
     return str(device)
 
 

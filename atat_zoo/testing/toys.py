@@ -103,7 +103,7 @@ class ExactBackbone(nn.Module):
     def forward(
         self, tokens: Tensor, t: Any = None, *, positions: Any = None, attention: Any = None, cache: Any = None
     ) -> Tensor:
-        """Return hidden states [B, L, V]."""
+        """Return hidden states [B, T, V] for tokens [B, T]."""
         m, L, shifted = self.joint.mask_id, self.joint.length, self.shifted or isinstance(attention, str)
         B, T = tokens.shape
         if attention is None or isinstance(attention, str):

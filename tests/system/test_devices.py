@@ -51,7 +51,8 @@ def test_a_gpu_must_be_there(monkeypatch):
     with pytest.raises(UserError, match="training needs the whole model on one device"):
         device_of("spread")
     with pytest.raises(
-        UserError, match="device 'cuda:2': torch sees 2 such devices, numbered from 0; use one of them, or gpu"
+        UserError,
+        match="device 'cuda:2': torch sees 2 devices of this type, numbered from 0; use a lower number, or gpu",
     ):
         torch_device("cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -80,7 +81,7 @@ def test_apples_gpu_is_taken_when_it_is_named(monkeypatch):
     assert exact_device("mps") == torch.device("cpu")
     assert device_name("mps") == "mps"
     assert peak_memory(torch.device("mps")) > 1 << 20  # of the process: it counts none of its own
-    with pytest.raises(UserError, match="device 'mps:1': torch sees 1 such devices"):
+    with pytest.raises(UserError, match="device 'mps:1': torch sees only one device of this type"):
         torch_device("mps:1")
 
 

@@ -45,9 +45,9 @@ class DiTBackbone(LoRABackbone):
     PyTorch's `scaled_dot_product_attention`, so no kernel has to be built.
 
     A masked model must first learn to attend to the neighbours of a masked token, whereas an autoregressive model reads
-    the preceding token directly. The first `local_heads` heads start with this attention: constant vectors are added to
-    queries and keys, and with rotary positions their product depends only on the distance. The vectors are trained like
-    all other weights, and the attention mask still applies.
+    the preceding token directly. The first `local_heads` heads start with this attention: one learned vector is
+    added to the queries at all positions and another to the keys, and with rotary positions, the product of the two
+    depends only on the distance. The attention mask still applies.
 
     With `ngram_prior` > 0, the n-gram prior of the training text is added to the logits (ngram_prior_module.py).
     """

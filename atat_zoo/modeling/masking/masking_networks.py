@@ -149,9 +149,9 @@ class ProgressiveModule(nn.Module, StepwiseMaskingModule):
         order = uniform_order(maskable, fold(keys, 0))
         number, difficulty = self.carried[index % len(self.carried)].split([1, maskable.shape[1]], dim=1)
         known = number == row[:, None] + 1
-        # Without a previous step, all maskable tokens are masked and equally difficult.
-        masked = torch.where(known, difficulty > 0, maskable)
-        return lowest(torch.where(known, -difficulty, 0), order, count, masked)
+        # The hardest tokens stay masked. A visible token has difficulty 0 and a masked one at least 1, so none is masked
+        # again. Without a previous step, the order decides.
+        return lowest(torch.where(known, -difficulty, 0), order, count, maskable)
 
     @override
     def difficulty(self, logits: Tensor) -> Tensor | None:

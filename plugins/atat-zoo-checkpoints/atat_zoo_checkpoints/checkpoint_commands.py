@@ -41,7 +41,7 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> 
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Data type of the exported weights (default: as trained).",
+    help="Data type of the exported weights (default: that of the run's weights).",
 )
 @click.option("--max-shard-size", default="5GB", show_default=True, help="Maximum size of each weights file.")
 @click.option(

@@ -166,7 +166,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
                 if column not in names:
                     raise UserError(
                         f"{path}, line 1 has no column {column!r}{nearest(column, names)}; separate columns with "
-                        "commas, and set corpus.column for a corpus"
+                        "commas or, if the file is a corpus, set corpus.column to the column with the sequences"
                     )
             places = [names.index(column) for column in columns]
             for row in reader:

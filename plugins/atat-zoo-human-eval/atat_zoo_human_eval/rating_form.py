@@ -123,7 +123,7 @@ def questions_of(path: Path) -> dict[str, Question]:
         raise UserError(f"--questions {clip(path)} is not valid TOML: {clip(error)}; correct it") from None
     questions, problems = _structured(tables)
     if not tables:
-        problems.append("the file has no questions; add one table per question, such as [fluency] with the key text")
+        problems.append('the file has no questions; add one table per question, such as [fluency] with text = "…"')
     if problems:
         raise UserError("\n".join(f"{clip(path)}: {problem}" for problem in problems))
     return questions
@@ -134,7 +134,7 @@ def _structured(tables: Table) -> tuple[dict[str, Question], list[str]]:
     zoo, questions, problems = Zoo.load(), dict[str, Question](), list[str]()
     for name, table in tables.items():
         if not isinstance(table, dict):
-            problems.append(f"{clip(name)}: expected a table, such as [{clip(name)}] with the key text")
+            problems.append(f'{clip(name)}: expected a table, such as [{clip(name)}] with text = "…"')
             continue
         if not _NAME.fullmatch(name):
             problems.append(f"{clip(name)}: expected a name of at most 40 letters, digits, spaces, - and _")

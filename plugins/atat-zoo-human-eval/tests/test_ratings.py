@@ -289,7 +289,7 @@ def test_questions_are_tables_in_their_order(tmp_path):
         ('[wit]\ntext = "x"\npoints = 10\n', "wit.points: must be at most 9"),
         ('[wit]\ntext = "x"\npoints = 1\n', "wit.points: must be at least 2"),
         ('[wit]\ntxt = "x"\n', "wit.txt: is not a parameter of 'wit'; did you mean 'text'?"),
-        ('wit = "x"\n', "wit: expected a table, such as [wit] with the key text"),
+        ('wit = "x"\n', 'wit: expected a table, such as [wit] with text = "…"'),
         ('["a/b"]\ntext = "x"\n', "a/b: expected a name of at most 40 letters"),
         ("", "has no questions; add one table"),
         ("[", "is not valid TOML"),

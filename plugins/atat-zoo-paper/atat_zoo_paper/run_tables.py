@@ -74,7 +74,7 @@ class KnownRun:
         return self.row.name or Path(self.row.run).name
 
     def command(self, measured: str) -> str:
-        """Return the command for a missing cell, which finishes training and runs `atat eval` with these arguments."""
+        """Return the command that fills a missing cell: training, if unfinished, then `atat eval` with `measured`."""
         run = shlex.quote(self.row.run)
         words = " ".join(map(shlex.quote, [self.row.experiment or "", *self.row.overrides]))
         evaluate = f"atat eval {run} {measured}"

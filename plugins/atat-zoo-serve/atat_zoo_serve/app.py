@@ -261,7 +261,7 @@ class Guard:
         await self.app(scope, within, send)
 
     def check(self, path: str, headers: dict[str, bytes]) -> None:
-        """Raise a `RefusedError` for a request to a different host name, or without the key."""
+        """Raise a `RefusedError` for another host name at a local server, or a request to /v1/ without the API key."""
         host = None
         with suppress(KeyError, ValueError):
             host = urlsplit(f"//{headers['host'].decode('latin-1')}").hostname

@@ -198,7 +198,7 @@ class Service:
                     choices=((number,),),
                 )
 
-        remedy = 'shorten it or lower max_tokens, or pass max_tokens with the sampler "semi_autoregressive"'
+        remedy = 'shorten it, lower max_tokens, or set both max_tokens and the sampler "semi_autoregressive"'
 
         def fitting(tokens: int) -> Layout:
             where = "the dialogue" if before else "the prompt with its suffix"

@@ -104,7 +104,7 @@ def test_a_text_longer_than_those_of_the_training(client, model):
     assert [f"ab {text}"] == model.sample(1, prompt="ab ", length=63, seed=2, sampler=sampler, precision="fp32").texts
     answer = client.post("/v1/completions", json={"max_tokens": 60})
     assert answer.status_code == 400
-    said = "maximum length is 24; shorten it or lower max_tokens, or pass max_tokens with the sampler "
+    said = "maximum length is 24; shorten it, lower max_tokens, or set both max_tokens and the sampler "
     assert f'{said}"semi_autoregressive"' in answer.json()["error"]["message"]
 
 

@@ -80,6 +80,9 @@ def test_a_text_is_unmasked_from_step_to_step_at_the_rates_of_its_intervals(poli
         if before is not None:
             same = (before[0] == place.row)[:, None]
             assert not (same & found["masked"] & ~before[1]).any()
+            # What the row had before says nothing of a sequence that begins.
+            fresh = training(policy).masking.draw_mask(found["rates"], whole.maskable, whole.index)
+            assert torch.equal(found["masked"][~same[:, 0]], fresh[~same[:, 0]])
         before = place.row, found["masked"]
 
 
