@@ -75,7 +75,7 @@ class Place(NamedTuple, Generic[_Number]):
 
 @attrs.frozen
 class Repetition:
-    """Rows that each serve `times` consecutive steps at the same index of the batch.
+    """Rows that each serve `times` steps, one in every `spacing` steps, at the same index of the batch.
 
     The rows of a batch are staggered, so that each batch has all stages about equally often, and so has each
     micro-batch: batch indices take the strata in strides of about B/φ. The first rows of a training start at a later
@@ -84,14 +84,24 @@ class Repetition:
 
     batch_size: int  # B, sequences in a step
     times: int = 1
+    spacing: int = 1
+
+    @property
+    def slots(self) -> int:
+        """The number of rows that are in use at once."""
+        return self.spacing * self.batch_size
+
+    def slot(self, n: _Number) -> _Number:
+        """Return which of the rows in use sample n is, from 0 to `slots` − 1."""
+        return n % self.slots
 
     def place(self, n: _Number) -> Place[_Number]:
         """Return the place of sample n."""
-        index = n % self.batch_size
-        # In units of 1/B of a stage.
-        elapsed = n - index + self.times * (index * golden_stride(self.batch_size) % self.batch_size)
-        row = elapsed // (self.times * self.batch_size) * self.batch_size + index
-        return Place(row, elapsed // self.batch_size % self.times, elapsed % self.batch_size)
+        size, index = self.batch_size, n % self.batch_size
+        # Of the steps that use the same rows, in units of 1/B of a stage.
+        elapsed = n // self.slots * size + self.times * (index * golden_stride(size) % size)
+        row = elapsed // (self.times * size) * self.slots + self.slot(n)
+        return Place(row, elapsed // size % self.times, elapsed % size)
 
 
 @functools.cache

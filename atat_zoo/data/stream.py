@@ -167,7 +167,8 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are skipped instead of raising an error
     transforms: tuple[Any, ...] = attrs.field(default=(), kw_only=True)  # of `data.transforms`
     context: Any = attrs.field(default=None, kw_only=True)  # for the transforms
-    repeats: int = attrs.field(default=1, kw_only=True)  # number of consecutive steps that use the same row
+    repeats: int = attrs.field(default=1, kw_only=True)  # number of steps that use the same row
+    spacing: int = attrs.field(default=1, kw_only=True)  # steps from one use of a row to the next
 
     def __attrs_post_init__(self) -> None:
         self.manifest = shard_manifest.verify(self.folder, splits=() if self.skip else ("train",))
@@ -219,7 +220,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
         """Yield the samples in the order of `SampleOrder`, without their rows."""
         per_rank = self.batch_size // self.world_size
         first = self.start + (self.rank - self.start) % self.world_size
-        repetition = Repetition(self.batch_size, self.repeats)
+        repetition = Repetition(self.batch_size, self.repeats, self.spacing)
         for batch in count(worker, workers):
             for k in range(batch * per_rank, (batch + 1) * per_rank):
                 n = first + k * self.world_size
@@ -248,7 +249,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
                 "shards": self.manifest.digest,
                 "transforms": [unstructure(transform) for transform in self.transforms],
             }
-            | ({} if self.repeats == 1 else {"repeats": self.repeats})
+            | ({} if self.repeats == 1 else {"repeats": self.repeats, "spacing": self.spacing})
         )
 
     def _order(self) -> SampleOrder:

@@ -47,9 +47,9 @@ def torch_device(name: str) -> str:
         kind = "GPU" if device.type == "cuda" else f"device of type {device.type}"
         raise UserError(f"device {name!r}: torch sees no {kind}; use cpu")
     if (device.index or 0) >= count:
-        there = "only one device" if count == 1 else f"{count} devices"
+        all_of_it = "only one device" if count == 1 else f"{count} devices"
         raise UserError(
-            f"device {name!r}: torch sees {there} of this type, numbered from 0; use a lower number, or gpu"
+            f"device {name!r}: torch sees {all_of_it} of this type, numbered from 0; use a lower number, or gpu"
         )
     return str(device)
 

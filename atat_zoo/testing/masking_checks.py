@@ -9,7 +9,6 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atat_zoo.data.sample_order import Repetition
 from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.diffusion.randomness import fold, mix, sequence_keys, to_unit
 from atat_zoo.registry import Context
@@ -254,15 +253,15 @@ def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
 
     @for_examples(examples, drawn=st.integers(0, 2**32 - 1).map(torch.Generator().manual_seed), resumed=st.booleans())
     def holds_steps(drawn: torch.Generator, resumed: bool) -> None:
-        module, before = fresh(), None
-        times = module.repetition.times
+        module = fresh()
+        times, repetition, before = module.repetition.times, module.repetition, dict[int, Any]()
         holds(
             torch.tensor(times == strategy.steps_per_sequence),
             "repetition must have the component's steps_per_sequence",
         )
-        for number in range(2 * times + 1):
+        for number in range((2 * times + 1) * repetition.spacing):
             index = number * size + torch.arange(size)
-            place = Repetition(size, times).place(index)
+            place = repetition.place(index)
             maskable = to_unit(fold(place.row[:, None], torch.arange(length))) < 0.8
             rate = (1 - (place.stage + torch.rand(size, generator=drawn)) / times).float()
             mask = called(module.draw_mask, {"rate": rate, "maskable": maskable, "index": index})
@@ -270,8 +269,9 @@ def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
             holds(maskable | ~mask, "tokens that are not maskable must not be masked")
             off = (mask.sum(-1) - rate.double() * maskable.sum(-1)).abs()
             holds(off < 1, "the number of masked tokens must be rate × number of maskable tokens, rounded down or up")
-            if before is not None:
-                masked, difficulty, known = before
+            lane = number % repetition.spacing
+            if lane in before:
+                masked, difficulty, known = before[lane]
                 same = (known == place.row)[:, None]
                 holds(~same | masked | ~mask, "a step must not mask a token that was unmasked in the same sequence")
                 if difficulty is not None:
@@ -294,7 +294,7 @@ def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
                 other = fresh()
                 other.load_state_dict(module.state_dict())
                 module = other
-            before = mask, found, place.row
+            before[lane] = mask, found, place.row
 
     index = torch.arange(_DRAWN)
     module = strategy.build(Context(vocabulary_size=VOCABULARY, length=6, batch_size=_DRAWN))

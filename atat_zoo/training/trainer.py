@@ -207,7 +207,7 @@ def _run(
             skip=experiment.data.on_corrupt == "skip",
             transforms=experiment.data.transforms,
             context=context,
-            repeats=experiment.parts["objective"].steps_per_sequence(experiment),
+            **experiment.parts["objective"].repetition(experiment),
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         compiled, sharded = compiles(spec.compile, device), spec.sharding == "full" and ranks > 1

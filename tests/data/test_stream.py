@@ -80,11 +80,11 @@ def test_the_order_does_not_depend_on_the_workers(shards, expected, workers):
         len(loader)
 
 
-@pytest.mark.parametrize("times", [3, 7])
+@pytest.mark.parametrize(("times", "spacing"), [(3, 1), (7, 1), (3, 2)])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_rows_that_serve_several_steps_are_those_of_the_order(shards, expected, times, workers):
-    place = Repetition(ORDER["batch_size"], times).place(torch.arange(ROWS))
-    settings = ORDER | {"repeats": times}
+def test_rows_that_serve_several_steps_are_those_of_the_order(shards, expected, times, spacing, workers):
+    place = Repetition(ORDER["batch_size"], times, spacing).place(torch.arange(ROWS))
+    settings = ORDER | {"repeats": times, "spacing": spacing}
     index, tokens = rows(loader_of(shards, **settings, workers=workers), ROWS)
     assert index.tolist() == list(range(ROWS))
     assert torch.equal(tokens, expected[place.row])

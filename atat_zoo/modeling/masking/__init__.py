@@ -103,6 +103,11 @@ class StepwiseMasking(Protocol):
         """The number of training steps that use the same sequence."""
 
     @property
+    def spacing(self) -> int:
+        """The number of training steps from one use of a sequence to the next; 1 by default."""
+        return 1
+
+    @property
     def reads_importance(self) -> bool:
         """Whether the difficulty is the importance, which must then be that of z."""
         return False
@@ -332,8 +337,13 @@ class ProgressiveMasking(StepwiseMasking):
     refs = ("arXiv:2602.10314",)
     network = "atat_zoo.modeling.masking.masking_networks:ProgressiveModule"
 
-    steps_per_sequence: int = param(
-        12, help="K, number of consecutive training steps that use the same sequence", ge=2, le=10_000
+    steps_per_sequence: int = param(12, help="K, number of training steps that use the same sequence", ge=2, le=10_000)
+    spacing: int = param(
+        1,
+        help="number of training steps from one use of a sequence to the next; with 1, as in the paper, batches that "
+        "follow each other have most sequences in common",
+        ge=1,
+        le=10_000,
     )
     policy: Literal["uncertainty", "importance", "random"] = param(
         "uncertainty",

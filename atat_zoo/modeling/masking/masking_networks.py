@@ -129,16 +129,23 @@ def _hold(length: int, most: int) -> None:
 class ProgressiveModule(nn.Module, StepwiseMaskingModule):
     """The module of `progressive`: for each row of a batch, which sequence it had, and the difficulty of its tokens."""
 
-    carried: Tensor  # float64 [B, 1 + L]: the number of the row's sequence plus 1, and the difficulty, 0 if visible
+    # For each row in use, the number of its sequence plus 1, and the difficulties, 0 if visible: float64 [slots, 1 + L]
+    carried: Tensor
 
     def __init__(
-        self, context: Context, *, steps_per_sequence: int, policy: str, uncertainty: Callable[[Tensor], Tensor]
+        self,
+        context: Context,
+        *,
+        steps_per_sequence: int,
+        spacing: int,
+        policy: str,
+        uncertainty: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
-        self.repetition = Repetition(context.batch_size, steps_per_sequence)
+        self.repetition = Repetition(context.batch_size, steps_per_sequence, spacing)
         self.seed, self.reads_importance = context.seed, policy == "importance"
         self.uncertainty = uncertainty if policy == "uncertainty" else None
-        self.register_buffer("carried", torch.zeros(context.batch_size, 1 + context.length, dtype=torch.float64))
+        self.register_buffer("carried", torch.zeros(self.repetition.slots, 1 + context.length, dtype=torch.float64))
 
     @override
     def draw_mask(self, rate: Tensor, maskable: Tensor, index: Tensor) -> Tensor:
@@ -147,10 +154,10 @@ class ProgressiveModule(nn.Module, StepwiseMaskingModule):
         # One uniform number per sequence: the count never rises while the rate falls.
         count = count_masked(rate, maskable, to_unit(fold(keys, 1), torch.float64))
         order = uniform_order(maskable, fold(keys, 0))
-        number, difficulty = self.carried[index % len(self.carried)].split([1, maskable.shape[1]], dim=1)
+        number, difficulty = self.carried[self.repetition.slot(index)].split([1, maskable.shape[1]], dim=1)
         known = number == row[:, None] + 1
-        # The hardest tokens stay masked. A visible token has difficulty 0 and a masked one at least 1, so none is masked
-        # again. Without a previous step, the order decides.
+        # The hardest tokens stay masked. A visible token has difficulty 0, a masked one at least 1, so none is masked
+        # again. Without a previous use, the order decides.
         return lowest(torch.where(known, -difficulty, 0), order, count, maskable)
 
     @override
@@ -162,7 +169,7 @@ class ProgressiveModule(nn.Module, StepwiseMaskingModule):
         # The next `carried` of the rows of a micro-batch, zero for all other rows.
         assert noised.index is not None
         carried = torch.zeros_like(self.carried)
-        place = noised.index % len(carried)
+        place = self.repetition.slot(noised.index)
         carried[place, 0] = (self.repetition.place(noised.index).row + 1).double()
         difficulty = torch.zeros_like(noised.p) if noised.difficulty is None else noised.difficulty
         carried[place, 1 : 1 + noised.x.shape[1]] = (1 + difficulty.double()) * noised.masked
@@ -170,4 +177,4 @@ class ProgressiveModule(nn.Module, StepwiseMaskingModule):
 
     @override
     def update(self, total: Tensor, progress: float) -> None:
-        self.carried.copy_(total)
+        self.carried.copy_(torch.where(total[:, :1] > 0, total, self.carried))

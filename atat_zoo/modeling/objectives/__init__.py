@@ -166,9 +166,9 @@ class Objective(Protocol):
         """Return a dict from each bound to its factorisation, as it is named in tables."""
         return {"nelbo": "any-order ELBO"}
 
-    def steps_per_sequence(self, experiment: Experiment) -> int:
-        """Return how many consecutive training steps use the same sequence; 1 by default."""
-        return 1
+    def repetition(self, experiment: Experiment) -> dict[str, int]:
+        """Return how many training steps use the same sequence, if not one, and their distance (see `Repetition`)."""
+        return {}
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         """Return how many rows the network reads in a step over the global batch, and how many tokens per row."""

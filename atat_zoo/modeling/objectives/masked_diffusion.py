@@ -50,9 +50,10 @@ class MDLMObjective(Objective):
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     @override
-    def steps_per_sequence(self, experiment: Experiment) -> int:
+    def repetition(self, experiment: Experiment) -> dict[str, int]:
         masking = experiment.parts["masking"]
-        return masking.steps_per_sequence if isinstance(masking, StepwiseMasking) else 1
+        stepwise = isinstance(masking, StepwiseMasking)
+        return {"repeats": masking.steps_per_sequence, "spacing": masking.spacing} if stepwise else {}
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem for mask rates with infinite variance, or masking that does not fit the estimator."""

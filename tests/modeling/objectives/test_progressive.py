@@ -22,20 +22,25 @@ COUNTED = BACKBONE | {"ngram_prior": 2}
 
 
 @at_most(60)
-@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5))
-def test_each_row_serves_consecutive_steps_at_the_same_index(size, times, first):
-    repetition = Repetition(size, times)
-    steps = [repetition.place(torch.arange(size) + (first + step) * size) for step in range(2 * times)]
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 4), st.integers(0, 5))
+def test_each_row_serves_steps_at_the_same_distance_and_index(size, times, spacing, first):
+    repetition = Repetition(size, times, spacing)
+    every = torch.arange(size) + torch.arange(2 * times * spacing)[:, None] * size
+    assert len(repetition.place(every).row.unique()) >= spacing * size * 2  # no two sequences are one
+    numbers = [torch.arange(size) + (first + spacing * step) * size for step in range(2 * times)]
+    steps = [repetition.place(number) for number in numbers]
+    assert all(torch.equal(repetition.slot(number), repetition.slot(numbers[0])) for number in numbers)
     rows, stages = (torch.stack([each[part] for each in steps]) for part in (0, 1))
     assert torch.equal(rows % size, torch.arange(size).expand_as(rows))
     # A row that begins is used in all stages, and the next one begins after it.
     assert torch.equal((stages[1:] == 0), rows[1:] != rows[:-1])
     assert torch.equal(stages[1:], (stages[:-1] + 1) % times)
-    assert torch.equal(rows[1:], torch.where(stages[1:] == 0, rows[:-1] + size, rows[:-1]))
+    assert torch.equal(rows[1:], torch.where(stages[1:] == 0, rows[:-1] + repetition.slots, rows[:-1]))
     # Each step has all stages about equally often, and each stage all of its times.
     for place in steps:
         assert max(place.stage.bincount(minlength=times)) - min(place.stage.bincount(minlength=times)) <= 1
         assert len({*zip(place.stage.tolist(), place.stratum.tolist(), strict=True)}) == size
+    assert {*repetition.slot(torch.arange(repetition.slots)).tolist()} == {*range(repetition.slots)}
     assert repetition.place(17) == tuple(int(each) for each in repetition.place(torch.tensor(17)))
 
 
@@ -45,9 +50,9 @@ def test_rows_that_serve_once_keep_their_order(size, n):
     assert place == (n, 0, n % size * golden_stride(size) % size)
 
 
-def training(policy="uncertainty", counts=False, **parts):
+def training(policy="uncertainty", counts=False, spacing=1, **parts):
     backbone = {"backbone": COUNTED} if counts else {}
-    masking = {"use": "progressive", "steps_per_sequence": TIMES, "policy": policy}
+    masking = {"use": "progressive", "steps_per_sequence": TIMES, "spacing": spacing, "policy": policy}
     return build({"use": "mdlm", "weight": "simple"}, context=WHOLE, masking=masking, **backbone, **parts)
 
 
@@ -68,22 +73,23 @@ def step_of(module, number, micro_batches=1):
     return whole, {name: torch.cat([each[name] for each in found]) for name in ("masked", "token_loss", "rates")}
 
 
+@pytest.mark.parametrize("spacing", [1, 3])
 @pytest.mark.parametrize("policy", ["uncertainty", "random"])
-def test_a_text_is_unmasked_from_step_to_step_at_the_rates_of_its_intervals(policy):
-    module, before = training(policy), None
-    for number in range(2 * TIMES + 1):
+def test_a_text_is_unmasked_from_step_to_step_at_the_rates_of_its_intervals(policy, spacing):
+    module, last = training(policy, spacing=spacing), {}
+    for number in range((2 * TIMES + 1) * spacing):
         whole, found = step_of(module, number)
         place = module.repetition.place(whole.index)
         rate = found["rates"] * TIMES
         assert ((rate > TIMES - 1 - place.stage) & (rate <= TIMES - place.stage + 1e-6)).all()
         assert ((found["masked"].sum(1) - found["rates"] * whole.maskable.sum(1)).abs() < 1).all()
-        if before is not None:
+        if (before := last.get(number % spacing)) is not None:
             same = (before[0] == place.row)[:, None]
             assert not (same & found["masked"] & ~before[1]).any()
             # What the row had before says nothing of a sequence that begins.
-            fresh = training(policy).masking.draw_mask(found["rates"], whole.maskable, whole.index)
+            fresh = training(policy, spacing=spacing).masking.draw_mask(found["rates"], whole.maskable, whole.index)
             assert torch.equal(found["masked"][~same[:, 0]], fresh[~same[:, 0]])
-        before = place.row, found["masked"]
+        last[number % spacing] = place.row, found["masked"]
 
 
 @pytest.mark.parametrize(("policy", "counts"), [("uncertainty", False), ("uncertainty", True), ("importance", False)])
@@ -127,11 +133,11 @@ def test_the_loss_leaves_the_token_itself_out_of_the_counts():
 
 @pytest.mark.parametrize("policy", ["uncertainty", "random"])
 def test_micro_batches_and_a_resume_change_nothing(policy):
-    whole, parts = training(policy), training(policy)
-    for number in range(TIMES + 2):
+    whole, parts = training(policy, spacing=2), training(policy, spacing=2)
+    for number in range(2 * TIMES + 2):
         of_whole, of_parts = step_of(whole, number)[1], step_of(parts, number, 3)[1]
         assert torch.equal(of_whole["masked"], of_parts["masked"])
-        resumed = training(policy)
+        resumed = training(policy, spacing=2)
         resumed.load_state_dict(parts.state_dict())
         parts = resumed
 
