@@ -10,7 +10,7 @@ import torch
 import vl_convert
 
 from atat_zoo.diffusion.contracts import StatefulComponent
-from atat_zoo.modeling.masking import VisibleTextMasking
+from atat_zoo.modeling.masking import StepwiseMasking, VisibleTextMasking
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Context
 from atat_zoo.reports import PALETTE
@@ -66,8 +66,8 @@ def _masking(zoo: Zoo) -> Iterator[tuple[str, str]]:
     importance = torch.linspace(0, 1, 65)
     for name in zoo.names("masking"):
         part = zoo.spec("masking", name)
-        # Only strategies that depend on importance alone: not those that also read positions or the visible text.
-        if not isinstance(part, VisibleTextMasking) and not part.positional:
+        # Only strategies that depend on importance alone: not those that also read positions, or the visible text.
+        if not isinstance(part, VisibleTextMasking | StepwiseMasking) and not part.positional:
             lines = {
                 f"rate {rate:g}": part.probabilities(
                     importance[None], torch.tensor([rate]), torch.ones(1, 65, dtype=torch.bool)

@@ -7,7 +7,6 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
-from atat_zoo.experiment.experiment_file import overview
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.registry import KINDS, Zoo, registry_file
 from atat_zoo.system.errors import UserError, nearest
@@ -24,6 +23,8 @@ def zoo() -> None:
 def list_(kind: str | None, as_json: bool) -> None:
     """List the components of every kind, or of one KIND."""
     if kind in ("experiment", "experiments"):
+        from atat_zoo.experiment.experiment_file import overview
+
         raise UserError(f"{kind} is not a kind of component; experiments that ship with atat_zoo: {overview()}")
     menu = Zoo.load()
     kinds = [kind] if kind else list(KINDS)

@@ -10,12 +10,12 @@ import random
 import shutil
 import signal
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli_w
 
+from atat_zoo.cli.packages import offers
 from tests import forked
 from tests.attack import kills, moments
 from tests.attack.driver import FINE, REFUSED, SPACE, Verdict, atat, judge, one_by_one
@@ -50,7 +50,7 @@ VARIANTS = {
     "rate import": Variant(RATED, ["ann.results.json"]),
     "trace": Variant(["sample", "run", "--trace", "steps.jsonl", "--seed", "2"], ["steps.jsonl"]),
 }
-if CHECKPOINTS := find_spec("atat_zoo_checkpoints") is not None:
+if CHECKPOINTS := "import" in offers():
     VARIANTS |= {
         "import": Variant(["import", "model", "imported", "--overwrite", "data.length=8"], ["imported"]),
         "export": Variant(["export", "run", "hub"], ["hub"], refused="is not empty"),

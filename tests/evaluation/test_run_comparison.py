@@ -194,7 +194,8 @@ def test_two_seeds_are_told_apart_three_times_better_in_pairs(tiny, trained, oth
     assert a["steps_to_reach"] == a["step"] == 24
     assert 0 < a["seconds_to_reach"] == a["seconds"]
     assert a["metrics"] == again["metrics"] != b["metrics"]
-    assert list(a["metrics"]) == ["calibration_error", "top_3_accuracy"]
+    rhos = [f"{name}_correlation" for name in ("importance", "entropy", "frequency")]
+    assert list(a["metrics"]) == ["calibration_error", "top_3_accuracy", *rhos]
     assert a["parameters"] > a["parameters_without_embeddings"] > 0
 
 

@@ -393,7 +393,7 @@ def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
     def reading(kind):
         return {name for name in zoo.names(kind) if zoo.spec(kind, name).reads_importance}
 
-    assert {*zoo.names("masking")} - reading("masking") == {"uniform", "position"}
+    assert {*zoo.names("masking")} - reading("masking") == {"uniform", "position", "progressive"}
     assert reading("curriculum") == {"dynamic", "planner_aware", "three_stage"}
     assert zoo.spec("position_sets", "by_importance").reads_importance
     assert not zoo.spec("position_sets", "random").reads_importance

@@ -60,7 +60,8 @@ class MDLMObjective(Objective):
         yield from infinite_weights(experiment)
         masking, estimator = experiment.parts["masking"], experiment.parts["estimator"]
         if isinstance(masking, VisibleTextMasking | StepwiseMasking):
-            if masking.reads_importance and estimator.reads != "z":
+            unread = isinstance(masking, StepwiseMasking) and not masking.reads_importance
+            if estimator.reads != "z" and not unread:
                 yield Problem(
                     "masking",
                     f"{masking.name!r} needs the importance of masked tokens, but estimator {estimator.name!r} "

@@ -18,6 +18,7 @@ from atat_zoo.system.errors import UserError
 # As somebody writes them who wants to be taken for somebody else; the last ones are fullwidth.
 NAMES = ("</s>", "<s>", "<|user|>", "### user:", "[MASK]", "<unk>", "＜/s＞", "＜|user|＞")
 texts = st.lists(st.sampled_from([*NAMES, *"abé /s<>#:|", "user", "  ", "\n"])).map("".join)
+without_gaps = texts.map(lambda text: text.replace("[MASK]", ""))  # a prompt with one is refused
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
@@ -96,7 +97,7 @@ def test_no_message_ends_itself_or_begins_another(make, said):
 
 
 @pytest.mark.parametrize("make", MAKES)
-@given(before=texts, after=texts)
+@given(before=without_gaps, after=without_gaps)
 def test_a_prompt_and_a_text_with_gaps_have_no_control(make, before, after):
     tokenizer = model(make)
     form, mask = TextForm(tokenizer=tokenizer, length=400), tokenizer.vocabulary_size
