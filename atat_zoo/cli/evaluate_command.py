@@ -15,7 +15,7 @@ from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.packages import PACKAGES
 from atat_zoo.evaluation.results import quantity_names
 from atat_zoo.evaluation.results.evaluation import Evaluation
-from atat_zoo.evaluation.results.format import aligned, cell, errors_over, number, settings, with_error
+from atat_zoo.evaluation.results.format import NONE, aligned, cell, errors_over, number, settings, with_error
 from atat_zoo.experiment import from_run
 from atat_zoo.experiment.effects import require_estimator
 from atat_zoo.system.errors import UserError
@@ -253,7 +253,7 @@ def _summary(result: dict[str, Any]) -> list[str]:
 
 def _interval(quality: dict[str, Any]) -> str:
     ends = quality["importance_interval"]
-    return "–" if ends is None else " to ".join(f"{end:.3f}" for end in ends)
+    return NONE if ends is None else " to ".join(f"{end:.3f}" for end in ends)
 
 
 def _of_band(band: dict[str, Any], tokens: int) -> list[str]:

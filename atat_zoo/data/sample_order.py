@@ -66,7 +66,7 @@ _Number = TypeVar("_Number", int, "Tensor")
 
 
 class Place(NamedTuple, Generic[_Number]):
-    """The place of sample n in the use of its row by consecutive steps; each an int, or an int64 tensor if n is one."""
+    """The place of sample n among the uses of its row; each an int, or an int64 tensor if n is one."""
 
     row: _Number  # the number of the row, which takes the place of n in the order of rows
     stage: _Number  # how many steps have used the row before, from 0 to `times` − 1

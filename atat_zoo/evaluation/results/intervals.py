@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -58,19 +58,25 @@ def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAM
     """
     import torch
 
+    values = values.double()
+    return torch.cat([times.double() @ values for times in _times(len(values), purpose, seed, resamples)])
+
+
+def _times(n: int, purpose: str, seed: int, resamples: int) -> Iterator[Tensor]:
+    """Yield how often some of the resamples have each of n sequences, int64 [r, n], until there are R of them."""
+    import torch
+
     from atat_zoo.diffusion.randomness import fold, mix_int, stream, to_unit
 
-    n, values = len(values), values.double()
     key, columns = torch.tensor(mix_int(stream(seed, purpose))), torch.arange(n)
-    sums, rows = [], max(1, _CHUNK // n)
+    rows = max(1, _CHUNK // n)
     for first in range(0, resamples, rows):
         number = torch.arange(first, min(first + rows, resamples))
         units = to_unit(fold(fold(key, number)[:, None], columns), torch.float64)
         # u < 1, but the product may round up to n.
         chosen = (units * n).long().clamp(max=n - 1)
         times = torch.bincount((chosen + torch.arange(len(number))[:, None] * n).flatten(), minlength=len(number) * n)
-        sums.append(times.view(len(number), n).double() @ values)
-    return torch.cat(sums)
+        yield times.view(len(number), n)
 
 
 def interval(value: float, samples: Tensor) -> Interval:
@@ -116,8 +122,7 @@ def spearman_interval(a: Tensor, b: Tensor, sequence: Tensor, resamples: int = 2
     tokens = sequence.unique_consecutive(return_counts=True)[1]
     if len(tokens) < 2:
         return None
-    columns = torch.eye(len(tokens))
-    times = resampled(columns, purpose="spearman", seed=0, resamples=resamples).long()
+    times = (each for some in _times(len(tokens), "spearman", 0, resamples) for each in some)
     chosen = (torch.repeat_interleave(each.repeat_interleave(tokens)) for each in times)
     rhos = torch.tensor([spearman(a[here], b[here]) for here in chosen])
     found = interval(float("nan"), rhos)

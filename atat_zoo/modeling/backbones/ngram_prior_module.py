@@ -80,9 +80,12 @@ class NGramPriorModule(nn.Module):
         which, scale = scores.which[row], scores.scale[row]
         # One pass over the rows of each offset: the sum of 2R copies [N, V] would take a fifth of a training step.
         bag = F.embedding_bag(which, scores.full, mode="sum", per_sample_weights=self.gain * scale)
-        logits, seen = logits + bag, [scores.seen(of_place) for of_place in row.unbind(1)]
-        for gain, (token, score) in zip(self.gain, seen, strict=True):
+        logits, seen = logits + bag, []
+        for gain, of_place in zip(self.gain, row.unbind(1), strict=True):
+            token, score = scores.seen(of_place)
             logits.scatter_add_(1, token, gain * score)
+            if x is not None:  # autograd keeps them in any case
+                seen.append((token, score))
         return logits if x is None else self._without(x, logits, row, seen)
 
     def without(self, x: Tensor, logits: Tensor, neighbours: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class VisibleTextMasking(Protocol):
 
 @runtime_checkable
 class StepwiseMasking(Protocol):
-    """A component of kind `masking` that unmasks a sequence during consecutive training steps.
+    """A component of kind `masking` that unmasks a sequence during several training steps.
 
     Each step masks fewer tokens than the one before. Which of them stay masked depends on their difficulty, estimated
     from the text that the previous step left visible.
@@ -322,7 +322,7 @@ class RevealMasking(VisibleTextMasking):
 class ProgressiveMasking(StepwiseMasking):
     """Progressive unmasking (Kim et al., arXiv:2602.10314): trains on the masks that a sampler would visit.
 
-    A sequence is used in K consecutive steps. The first masks it at random, at a rate in (1 − 1/K, 1]; each later step
+    A sequence is used in K steps. The first masks it at random, at a rate in (1 − 1/K, 1]; each later step
     unmasks the easiest tokens, with their true values, until the rate of its own interval is reached. The policy takes
     the difficulty from the predictions of the previous step, so it needs no forward pass. The intervals divide the
     time, so the mask rates keep the distribution of `mask_rates`. With the n-gram prior, the policy reads all counts,
@@ -358,7 +358,12 @@ class ProgressiveMasking(StepwiseMasking):
         return self.policy == "importance"
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem for an uncertainty metric that the policy does not use."""
+        """Yield a problem for an uncertainty metric that the policy does not use, or steps that are too far apart."""
+        if self.spacing >= (steps := experiment.train.steps):
+            yield Problem(
+                "masking.spacing",
+                f"{self.spacing} is not less than train.steps = {steps}, so no sequence is used twice; lower it",
+            )
         if self.policy != "uncertainty" and not isinstance(self.uncertainty, ConfidenceUncertainty):
             yield Problem(
                 "masking.uncertainty",

@@ -128,7 +128,8 @@ class AdaptiveModule(DenoisingModule):
             weight = torch.where(noised.masked, 1 / drawn.rate[:, None], 0.0)
         elif self.weight == "simple":
             weight = noised.masked.double()
-        loss, ce = self.weighted_loss(head_inputs, noised, weight, batch)
+        loss, found = self.weighted_loss(head_inputs, noised, weight, batch)
+        ce = found["cross_entropy"]
         diffusion = loss.float()
         reverse = normalised(bracket, batch).float()
         loss = diffusion + self.reverse_loss_weight * reverse

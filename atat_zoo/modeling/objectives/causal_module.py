@@ -119,7 +119,8 @@ class BlockModule(DenoisingModule):
         noised, levels = self.mask(batch)
         weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.t)
         weight = weight.repeat_interleave(self.size, dim=1)
-        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
+        loss, found = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
+        ce = found["cross_entropy"]
         # The blocks are B·K rows, each with its own rate and time.
         by_token = ("x", "z", "masked", "maskable", "p")
         blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
@@ -172,7 +173,8 @@ class AutoregressiveModule(DenoisingModule):
         batch = self.begin(batch)
         ones = torch.ones(len(batch.tokens), device=batch.tokens.device)
         noised = self.noised(batch, batch.maskable, ones, batch.maskable.float(), ones)
-        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, noised.p, batch)
+        loss, found = self.weighted_loss(self.masked_hidden_states(noised), noised, noised.p, batch)
+        ce = found["cross_entropy"]
         return metrics(noised, ce, loss)
 
     @override

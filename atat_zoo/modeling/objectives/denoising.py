@@ -275,39 +275,26 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         batch: Batch,
         losses: Losses | None = None,
         *others: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the two values of `weighted_losses` that every loss has: its sum, and the cross-entropy [B, L]."""
-        total, found = self.weighted_losses(head_inputs, noised, weight, batch, losses, *others)
-        return total, found["cross_entropy"]
-
-    def weighted_losses(
-        self,
-        head_inputs: HeadInputs,
-        noised: NoisedBatch,
-        weight: Tensor,
-        batch: Batch,
-        losses: Losses | None = None,
-        *others: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return Σ weight · loss / Σ maskable (see `normalised`), and all values, each [B, L], without their gradients.
+        """Return Σ weight · loss / Σ maskable (see `normalised`), and the other values of the losses, each [B, L].
 
         Because the weights do not depend on the losses, chunks are as fast as a single pass (see `weighted_sum`). The
-        weights [B, L] and `others` receive no gradient. `losses` is as in `chunked_losses` and returns `"loss"` and
-        `"cross_entropy"`; by default, both are the cross-entropy.
+        weights [B, L] and `others` receive no gradient, and the other values have none. `losses` is as in
+        `chunked_losses` and returns `"loss"` and `"cross_entropy"`; by default, both are the cross-entropy.
         """
         where, shape, losses = noised.where, noised.x.shape, losses or cross_entropy
         x, hidden = noised.x[where], head_inputs.hidden
         rows = rows_for(self.context.vocabulary_size, hidden.device)
         if len(x) <= rows or not torch.is_grad_enabled():
             of_masked = self.chunked_losses(head_inputs, x, losses, *others)
-            found = {name: dense(where, values, shape) for name, values in of_masked.items()}
-            total = normalised(weight * found["loss"], batch)
-            return total, {name: values.detach() for name, values in found.items()}
+            total = normalised(weight * dense(where, of_masked.pop("loss"), shape), batch)
+            return total, {name: dense(where, values.detach(), shape) for name, values in of_masked.items()}
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
         given = move_to(weight[where], hidden.device)
         inputs = move_to((head_inputs.neighbours, x, *others), hidden.device)
         losses = self.compile_losses(self.of_head_inputs(losses))
         total, of_masked = weighted_sum(losses, rows, given, learned, hidden, *inputs)
+        del of_masked["loss"]
         found = {name: dense(where, move_to(values, x.device), shape) for name, values in of_masked.items()}
         return move_to(total, x.device) / len(noised.x) / batch.mean_maskable, found
 
@@ -458,7 +445,7 @@ class MDLMModule(DenoisingModule):
         # 4. The weight of each masked token.
         weight = self.weights(noised, levels, importance.detach(), batch.progress)
         # 5. Logits, cross-entropy and their weighted sum, a bounded number of positions at a time.
-        diffusion, found = self.weighted_losses(head_inputs, noised, weight, batch)
+        diffusion, found = self.weighted_loss(head_inputs, noised, weight, batch)
         ce = found["cross_entropy"]
         # 6. The statistics of the step, for components with a state.
         if self.stepwise:

@@ -41,7 +41,8 @@ class MLMModule(DenoisingModule):
         masked, share = (order < k[:, None]) & batch.maskable, k / n.clamp(min=1)
         noised = self.noised(batch, masked, share, share[:, None] * batch.maskable)
         weight = (n / k.clamp(min=1))[:, None].expand(masked.shape)
-        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
+        loss, found = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
+        ce = found["cross_entropy"]
         return metrics(noised, ce, loss)
 
 
@@ -81,7 +82,8 @@ class SEDDModule(DenoisingModule):
         noised = self.masked_uniformly(batch, levels.t, levels.rate)
         weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.rate)
         weight = weight[:, None].expand(noised.masked.shape)
-        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch, self.terms)
+        loss, found = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch, self.terms)
+        ce = found["cross_entropy"]
         self.observe(noised, ce)
         return metrics(noised, ce, loss)
 
@@ -150,7 +152,8 @@ class D3PMModule(DenoisingModule):
         noised = self.masked_uniformly(batch, (i / T).float())
         beta = unmask_probability(i, T, self.noise.alpha)[noised.where[0]]
         weight = torch.ones_like(noised.p)
-        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch, self.terms, beta)
+        loss, found = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch, self.terms, beta)
+        ce = found["cross_entropy"]
         return metrics(noised, ce, loss)
 
     @override

@@ -249,7 +249,8 @@ class PositionSetsModule(SetCausalModule):
         read = self.inputs_in_steps(batch.tokens, steps, ascending)
         head_inputs = read.at(noised.where)
         if self.estimator.reads != "z":
-            loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
+            loss, found = self.weighted_loss(head_inputs, noised, noised.p, batch)
+            ce = found["cross_entropy"]
             return metrics(noised, ce, loss)
         # 3. The importance of the tokens and the curriculum's weights. With hidden states, each token is scored in the
         # context from which it is predicted; otherwise, tokens masked before some step are scored from the text then.
@@ -261,7 +262,8 @@ class PositionSetsModule(SetCausalModule):
             importance = self.importance(before.z, batch.maskable, None)
         weight = self.curriculum.weights(before, importance.detach(), batch.progress)
         # 4. Logits and cross-entropy of all free positions.
-        diffusion, ce = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
+        diffusion, found = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
+        ce = found["cross_entropy"]
         # 5. The statistics for components with a state and the estimator's loss, at tokens predicted from that text.
         now = attrs.evolve(before, masked=coming, p=coming.float())
         ce_now = torch.where(coming, ce, 0)
