@@ -246,6 +246,11 @@ def _summary(result: dict[str, Any]) -> list[str]:
         f"entropy of the prediction: {cell(result['entropy_spearman'], '.3f')})",
         f"  calibration error against the rank of the loss in its sequence: {result['calibration_error']:.3f}",
     ]
+    if result["largest_spearman"] is not None:
+        text.append(
+            f"  the loss also depends on the mask: importance of the clean sequence has a ρ of at most "
+            f"{result['largest_spearman']:.3f}, estimated from a second set of masks"
+        )
     if result["importance_spearman"] is None:
         text.append("  the importance is constant, so it cannot rank the tokens")
     return text

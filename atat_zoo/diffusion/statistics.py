@@ -56,6 +56,23 @@ def spearman_by_chance(ids: Tensor, values: Tensor) -> float:
     return float((sums.square().sum() / (len(values) * variance)).sqrt()) if variance > 0 else float("nan")
 
 
+def largest_spearman(first: Tensor, second: Tensor) -> float:
+    """Return the largest Spearman ρ with the losses of masked tokens that a function of the clean sequence can reach.
+
+    `first` and `second` are the losses under independent samples of masks, [n, K, L], NaN where a token is not masked.
+    With the rank r of a loss, no function of the token and its sequence exceeds √(Var E[r | token] / Var r), and the
+    numerator is the covariance of r under two independent masks. The result is NaN if no token is masked in both.
+    """
+    both = torch.stack([first, second]).double()
+    seen = both.isfinite()
+    ranks = torch.zeros_like(both)
+    ranks[seen] = average_ranks(both[seen]).double()
+    ranks = torch.where(seen, ranks - ranks[seen].mean(), 0)
+    (one, other), (times, of_other) = ranks.sum(2), seen.sum(2)  # over the masks of each sample
+    pairs, variance = (times * of_other).sum(), ranks.square().sum() / seen.sum()
+    return float(((one * other).sum() / pairs / variance).clamp(min=0).sqrt())
+
+
 def ratio(numerator: Tensor, denominator: Tensor) -> tuple[float, float]:
     """Return Σa / Σb and its standard error over the entries, from the delta method."""
     a, b = numerator.double(), denominator.double()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from atat_zoo.diffusion.statistics import spearman
+from atat_zoo.diffusion.statistics import largest_spearman, spearman
 from atat_zoo.evaluation import Progress
 from atat_zoo.evaluation.held_out_text import Text, held_out_text
 from atat_zoo.evaluation.likelihood import Measurement, measure
@@ -67,6 +67,8 @@ class ImportanceQuality:
     importance_interval: tuple[float, float] | None  # its 95 % confidence interval; None for a single sequence
     frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens
     entropy_spearman: float  # ρ between the entropy of the prediction and loss, over all tokens
+    #: for an estimator that reads the clean sequence: the largest ρ that a function of it can reach; otherwise None
+    largest_spearman: float | None
     bands: tuple[Band, ...]  # frequency bands from rare to frequent, each with about the same amount of text
     bins: tuple[Bin, ...]  # importance bins, without empty bins
     calibration_error: float  # Σ share · |mean importance − mean rank| over the bins; also 0 for a constant ½
@@ -98,8 +100,13 @@ class ImportanceResult(RunResult):
         return finite({key: table[key] for key in table if key != "quality"} | table["quality"])
 
 
-def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> ImportanceQuality:
-    """Return the quality of the measured importance, overall, by frequency (`counts`, int64 [V]) and by importance."""
+def quality(
+    measured: Measurement, counts: Tensor, bands: int = 5, again: Measurement | None = None
+) -> ImportanceQuality:
+    """Return the quality of the measured importance, overall, by frequency (`counts`, int64 [V]) and by importance.
+
+    `again` is a measurement under independent masks, from which the largest possible ρ is estimated.
+    """
     of = measured.masked_tokens()
     importance, loss, tokens = of.importance, of.loss, of.token
     surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
@@ -130,10 +137,16 @@ def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> Importance
         mean=float(importance.mean()),
         deviation=float(importance.std(correction=0)),
         **correlations(torch.ones_like(loss, dtype=torch.bool)),
+        largest_spearman=None if again is None else largest_spearman(_losses(measured), _losses(again)),
         bands=tuple(map(band, band_of[tokens].unique().tolist())),
         bins=tuple(of_bins),
         calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in of_bins) / max(1, len(loss)),
     )
+
+
+def _losses(measured: Measurement) -> Tensor:
+    """Return the losses of the counted tokens under each mask, [n, K, L], NaN where not masked."""
+    return measured.under_masks["loss"].where(measured.counted[:, None], torch.nan)
 
 
 def frequency_bands(counts: Tensor, bands: int) -> Tensor:
@@ -188,6 +201,9 @@ def importance_of_run(
     experiment = model.experiment
     text, measurement = weigh(model, run, spec, seed=seed, progress=progress)
     assert text.counts is not None  # the text is the experiment's own
+    again = None
+    if experiment.parts["estimator"].reads == "x":  # one number for a token, whatever mask hides it
+        again = weigh(model, run, spec, seed=seed + 1, progress=progress)[1]
     result = ImportanceResult(
         split=spec.split,
         step=model.step,
@@ -198,7 +214,7 @@ def importance_of_run(
         draws=spec.mask_samples,
         seed=seed,
         method=spec.bound.name,
-        quality=quality(measurement, text.counts, bands),
+        quality=quality(measurement, text.counts, bands, again),
     )
     result.record(run)
     return result

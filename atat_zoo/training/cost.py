@@ -376,8 +376,8 @@ def _backbone(experiment: Experiment) -> DiTBackbone:
 def _width_read(experiment: Experiment) -> int:
     """Return how many numbers the importance estimator reads per position."""
     backbone, estimator = _backbone(experiment), _learned(experiment)
-    of_hidden = estimator is not None and estimator.reads_hidden
-    return backbone.shape[1] + (2 * backbone.ngram_prior if of_hidden else 0)
+    width = backbone.shape[1]
+    return width if estimator is None else estimator.values_read(width, backbone.ngram_prior)
 
 
 def _learned(experiment: Experiment) -> Estimator | None:

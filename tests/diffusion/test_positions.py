@@ -11,7 +11,7 @@ from scipy import stats
 
 from atat_zoo.diffusion.positions import document_starts, pairs, positions, positions_in_documents
 from atat_zoo.diffusion.precision import computes_in_bf16
-from atat_zoo.diffusion.statistics import average_ranks, ratio, spearman, spearman_by_chance
+from atat_zoo.diffusion.statistics import average_ranks, largest_spearman, ratio, spearman, spearman_by_chance
 
 
 def test_positions_are_those_of_nonzero():
@@ -70,6 +70,21 @@ def test_the_chance_of_spearman_is_that_of_independent_values_where_all_ids_diff
     assert spearman_by_chance(torch.arange(400), torch.rand(400)) == pytest.approx(1 / 20)
     assert math.isnan(spearman_by_chance(torch.zeros(1, dtype=int), torch.zeros(1)))
     assert math.isnan(spearman_by_chance(torch.arange(3), torch.ones(3)))
+
+
+def test_the_largest_spearman_is_that_of_the_expected_rank():
+    """Losses with a common part of the token: their ranks under two masks have the correlation 6/π · asin(ρ/2)."""
+    draw = torch.Generator().manual_seed(0)
+    token, noise = torch.randn(900, 1, 40, generator=draw), torch.randn(2, 900, 3, 40, generator=draw)
+    losses = token + noise
+    losses[torch.rand(losses.shape, generator=draw) < 0.3] = math.nan
+    found = largest_spearman(*losses)
+    assert found == pytest.approx(math.sqrt(6 / math.pi * math.asin(0.5 / 2)), abs=0.01)
+    seen = losses[0].isfinite()
+    assert spearman(token.expand(losses[0].shape)[seen], losses[0][seen]) == pytest.approx(found, abs=0.01)
+    assert largest_spearman(*noise) == pytest.approx(0, abs=0.05)
+    assert largest_spearman(token, token) == pytest.approx(1)
+    assert math.isnan(largest_spearman(losses[0], torch.full_like(losses[1], math.nan)))
 
 
 def test_spearman_without_an_order_is_nan():

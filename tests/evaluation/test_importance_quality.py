@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atat_zoo.data.build import build
-from atat_zoo.diffusion.statistics import rank_within
+from atat_zoo.diffusion.statistics import largest_spearman, rank_within
 from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.evaluation.importance_quality import calibration, frequency_bands, importance_of_run, quality
 from atat_zoo.evaluation.likelihood import Measurement, measure
@@ -149,8 +149,12 @@ def test_the_importance_of_a_run_is_that_of_its_held_out_text(run):
     model, spec, told = Model.from_run(run), EvaluationSpec(sequences=6, mask_samples=3, split="test"), []
     found = importance_of_run(model, run, spec, seed=2, bands=3, progress=lambda *done: told.append(done))
     text = held_out_text(model, run, "test", 6)
-    expected = measure(model.module, text.tokens, text.maskable, spec, seed=2, counted=text.counted)
-    assert finite(attrs.asdict(found.quality)) == finite(attrs.asdict(quality(expected, text.counts, 3)))
+    expected, again = (
+        measure(model.module, text.tokens, text.maskable, spec, seed=seed, counted=text.counted) for seed in (2, 3)
+    )
+    assert finite(attrs.asdict(found.quality)) == finite(attrs.asdict(quality(expected, text.counts, 3, again)))
+    losses = [each.under_masks["loss"].where(text.counted[:, None], math.nan) for each in (expected, again)]
+    assert found.quality.largest_spearman == pytest.approx(largest_spearman(*losses))
     assert told[-1] == (6, 6)
     about = (found.split, found.step, found.ema, found.estimator, found.target, found.method)
     assert about == ("test", 3, False, "transformer", "difficulty", "exact_k")

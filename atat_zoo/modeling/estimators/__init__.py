@@ -35,6 +35,7 @@ class EstimatorModule(Protocol):
     reads: Reads = "x"  # which tokens it gets
     reads_time: bool = False  # whether `t` changes the result
     reads_hidden: bool = False  # whether it gets hidden states in place of the embedding
+    reads_ngram_scores: bool = False  # whether the scores of the n-gram prior follow the embedding
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         """Return importance, float32 [B, L] in [0, 1]; values outside `maskable`, bool [B, L], are ignored.
@@ -42,8 +43,9 @@ class EstimatorModule(Protocol):
         `tokens`, int64 [B, L], are x or z, depending on `reads`; the mask id is V. `embedded` [B, L, D] is their
         detached embedding from the backbone. With `reads_hidden`, it is instead the detached hidden state from which
         the head predicts each token, followed by the information, in nats, that each of the 2R neighbours gives
-        according to an n-gram prior: [B, L, D + 2R]. The diffusion time `t` [B] may be None for an estimator that does
-        not read it.
+        according to an n-gram prior: [B, L, D + 2R]. With `reads_ngram_scores`, the embedding is followed by the
+        surprisal of the token and by the score of the token given each neighbour, both according to the prior:
+        [B, L, D + 1 + 2R]. The diffusion time `t` [B] may be None for an estimator that does not read it.
         """
 
 
@@ -69,20 +71,29 @@ class Estimator(Protocol):
         return False
 
     @property
+    def reads_ngram_scores(self) -> bool:
+        """Whether the module also reads the scores of each token from the n-gram prior; false by default."""
+        return False
+
+    @property
     def learns(self) -> bool:
         """Whether the estimator has parameters to train; false by default."""
         return False
+
+    def values_read(self, width: int, reach: int) -> int:
+        """Return the number of values that the module reads per token; `width` is the backbone's D, `reach` R."""
+        return width + 2 * reach * (self.reads_hidden or self.reads_ngram_scores) + self.reads_ngram_scores
 
     def tells_apart(self, trained: bool) -> bool:
         """Return whether tokens can differ in importance, given whether the estimator is `trained`."""
         return True
 
     def weights(self, vocabulary_size: int, width: int, length: int) -> int:
-        """Return the number of parameters, 0 by default; `width` is the backbone's D."""
+        """Return the number of parameters, 0 by default; `width` is the number of `values_read`."""
         return 0
 
     def flops(self, rows: int, length: int, width: int) -> float:
-        """Return the FLOPs of a forward pass over [rows, length] tokens, 0 by default; `width` is the backbone's D."""
+        """Return the FLOPs of a forward pass over [rows, length] tokens, 0 by default; `width` as in `weights`."""
         return 0.0
 
     def activations(self, rows: int, length: int, width: int) -> int:
@@ -124,7 +135,9 @@ class FrequencyEstimator(Estimator):
 class TransformerEstimator(Estimator):
     """Two transformer layers over the sequence; importance is a sigmoid output for each token.
 
-    With `reads = "z"` the layers read the masked sequence and learn the difficulty of each masked token.
+    With `reads = "z"` the layers read the masked sequence and learn the difficulty of each masked token. With
+    `ngram_scores`, they also read how probable each token of the clean sequence is given each of its neighbours, which
+    the layers would otherwise have to learn from few steps.
 
     The input is a projection of the backbone's token embedding; the estimator adds about 2 % to the parameters of a
     124M backbone. `own_embedding` adds a separate embedding, as in the ATAT report: 13M parameters for a vocabulary of
@@ -145,18 +158,26 @@ class TransformerEstimator(Estimator):
         False, help="condition the estimator on t; rules out the bound of the `adaptive` objective"
     )
     own_embedding: bool = param(False, help="use a separate token embedding instead of the backbone's")
+    ngram_scores: bool = param(
+        False, help='with reads = "x": also read the scores of each token from the backbone\'s n-gram prior'
+    )
 
     @property
     @override
     def reads_time(self) -> bool:
         return self.time_conditioning
 
+    @property
+    @override
+    def reads_ngram_scores(self) -> bool:
+        return self.ngram_scores
+
     @override
     def tells_apart(self, trained: bool) -> bool:
         return trained  # it starts at ½ everywhere
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the length or the number of heads does not fit."""
+        """Yield a problem if the length or the number of heads does not fit, or n-gram scores cannot be read."""
         if experiment.data.length > self.max_length:
             yield Problem(
                 "data.length",
@@ -167,6 +188,15 @@ class TransformerEstimator(Estimator):
             yield Problem(
                 "estimator.width", f"{self.width} cannot be split into {self.heads} heads; change estimator.heads"
             )
+        if self.ngram_scores:
+            remedy = "set estimator.ngram_scores = false"
+            if self.reads == "z" or self.own_embedding:
+                key = 'reads = "z"' if self.reads == "z" else "own_embedding = true"
+                yield Problem("estimator.ngram_scores", f"true cannot be combined with {key}; {remedy}")
+            if not experiment.parts["backbone"].ngram_prior:
+                yield Problem(
+                    "estimator.ngram_scores", f"the backbone has no n-gram prior; set backbone.ngram_prior, or {remedy}"
+                )
 
     @override
     def weights(self, vocabulary_size: int, width: int, length: int) -> int:
@@ -291,6 +321,11 @@ class _ComposedEstimator(Estimator):
     def reads_hidden(self) -> bool:
         return self.trained.reads_hidden
 
+    @property
+    @override
+    def reads_ngram_scores(self) -> bool:
+        return self.trained.reads_ngram_scores
+
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems of the inner estimators, which must all read x or all read z."""
         for key in self.inside:
@@ -301,11 +336,11 @@ class _ComposedEstimator(Estimator):
                     f"{inner.name!r} reads {inner.reads} but the {self.inside[0]} estimator reads "
                     f'{self.reads}; set reads = "{inner.reads}" in both, or use only one of them',
                 )
-            elif inner.learns and inner.reads_hidden != self.reads_hidden:
+            elif inner.learns and inner.values_read(1, 1) != self.values_read(1, 1):
                 yield Problem(
                     f"estimator.{key}",
-                    f"{inner.name!r} and {self.trained.name!r} read different inputs, embeddings and hidden states; "
-                    "replace one of them",
+                    f"{inner.name!r} and {self.trained.name!r} read different inputs (embeddings, hidden states or "
+                    "n-gram scores); replace one of them, or give both the same settings",
                 )
             for problem in problems_of(inner, experiment):
                 # It names the table `estimator`; here it is nested one level deeper.

@@ -27,16 +27,20 @@ class TransformerModule(nn.Module, EstimatorModule):
         max_length: int,
         time_conditioning: bool,
         own_embedding: bool,
+        ngram_scores: bool,
     ) -> None:
         super().__init__()
         self.reads, self.reads_time, self.own_embedding = reads, time_conditioning, own_embedding
+        self.reads_ngram_scores = ngram_scores
         if self.own_embedding:
             self.embedding = nn.Embedding(context.vocabulary_size + 1, width)
             nn.init.normal_(self.embedding.weight, std=1.0)
         else:
-            self.project = nn.Linear(context.width, width, bias=False)
-            # The backbone's embeddings have norm about 1; this scales the layers' input to entries of about 1.
+            self.project = nn.Linear(context.width_read if ngram_scores else context.width, width, bias=False)
+            # The backbone's embeddings have norm about 1; this scales the layers' input to entries of about 1. Scores
+            # of the n-gram prior are several nats each.
             nn.init.normal_(self.project.weight, std=1.0)
+            nn.init.normal_(self.project.weight[:, context.width :], std=0.1)
         self.positions = nn.Parameter(torch.randn(min(max_length, context.length), width) * 0.02)
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         if not self.reads_time:
@@ -150,7 +154,7 @@ class MixModule(nn.Module):
         super().__init__()
         self.a, self.b, self.mix = learned, prior, mix  # named as in saved weights
         self.reads, self.reads_time = learned.reads, bool(learned.reads_time or prior.reads_time)
-        self.reads_hidden = bool(learned.reads_hidden)
+        self.reads_hidden, self.reads_ngram_scores = bool(learned.reads_hidden), bool(learned.reads_ngram_scores)
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
@@ -167,7 +171,8 @@ class BiasedModule(nn.Module):
             raise RuntimeError("the estimator term_bias needs a tokenizer; pass a context that has one")
         self.terms = Terms(context.tokenizer, words, longest=context.length, key="estimator.words")
         self.base, self.strength = base, strength
-        self.reads, self.reads_time, self.reads_hidden = base.reads, bool(base.reads_time), bool(base.reads_hidden)
+        self.reads, self.reads_time = base.reads, bool(base.reads_time)
+        self.reads_hidden, self.reads_ngram_scores = bool(base.reads_hidden), bool(base.reads_ngram_scores)
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:

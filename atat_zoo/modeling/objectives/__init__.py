@@ -198,7 +198,10 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
         adapt(parts["backbone"], experiment.parts["backbone"])
         complete(parts["backbone"], BackboneModule)
         width, prior = parts["backbone"].embedding.embedding_dim, parts["backbone"].prior
-        context = attrs.evolve(context, width=width, width_read=width + (2 * prior.reach if prior else 0))
+        read = width
+        if "estimator" in objective.uses:
+            read = experiment.parts["estimator"].values_read(width, prior.reach if prior else 0)
+        context = attrs.evolve(context, width=width, width_read=read)
         for kind in sorted(objective.uses - {"backbone"}):
             parts[kind] = experiment.parts[kind].build(context)
         module: nn.Module = objective.build(context, parts, experiment.train.batch_size)

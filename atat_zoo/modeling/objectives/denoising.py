@@ -128,7 +128,12 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         if self.estimator.reads_hidden:
             return self.importance_of(self.head_inputs(tokens, t), tokens, maskable, t)
         own, t, maskable = move_to((tokens, t, maskable), self.device)
-        return move_to(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
+        vectors = self.backbone.embedding(own).detach()
+        if self.estimator.reads_ngram_scores and self.prior is not None:
+            near = neighbours_of(own, self.prior.reach, self.context.mask_id)
+            scores = self.prior.token_scores(own.flatten(), near.flatten(0, 1)).view(*own.shape, -1)
+            vectors = torch.cat([vectors, scores.to(vectors.dtype)], dim=-1)
+        return move_to(self.estimator(own, vectors, t, maskable), tokens.device)
 
     def importance_of(self, read: HeadInputs, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
         """Return the importance [B, L] from an estimator that reads hidden states; `read` holds all positions."""

@@ -55,6 +55,25 @@ def test_with_rows_in_full_or_not_it_is_as_defined_and_so_is_its_gradient(seed, 
 
 
 @at_most(15)
+@given(st.integers(0, 2**32), st.integers(1, 90), st.integers(0, 60), st.sampled_from([1, 2]), st.booleans())
+def test_the_scores_of_true_tokens_are_those_that_the_logits_get(seed, v, rows, reach, training):
+    rng = np.random.default_rng(seed)
+    table = NGramPrior.count([rng.zipf(1.4, (rows, L)) % v], v)
+    module = NGramPriorModule(v, reach, table).double().train(training)
+    beside, x = torch.from_numpy(rng.zipf(1.4, (20, 2 * reach)) % (v + 1)), torch.randint(0, v, (20,))
+    x[0] = v  # a mask
+    surprisal, *scores = module.token_scores(x, beside).unbind(1)
+    true = x[1:]
+    torch.testing.assert_close(surprisal[1:], -torch.from_numpy(table.unigram_prob(true.numpy())).log())
+    for offset, found in enumerate(scores):
+        one = torch.eye(2 * reach, dtype=torch.float64)[offset]
+        nothing = torch.zeros(19, v, dtype=torch.float64)
+        wanted = by_definition(table, reach, nothing, one, beside[1:], true if training else None)
+        torch.testing.assert_close(found[1:], wanted[torch.arange(19), true], rtol=0, atol=1e-9)
+    assert module.token_scores(x, beside)[0].eq(0).all()
+
+
+@at_most(15)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(0, 60), st.sampled_from([1, 2]))
 def test_what_a_neighbour_tells_is_the_entropy_that_it_takes_away(seed, v, rows, reach):
     rng = np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 import math
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.experiment import from_table, load
 from atat_zoo.experiment.effects import require_estimator
 from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
 from atat_zoo.modeling.estimators import (
     FrequencyEstimator,
     HybridEstimator,
@@ -21,6 +23,7 @@ from atat_zoo.modeling.estimators import (
     UniformEstimator,
 )
 from atat_zoo.modeling.estimators.estimator_networks import ConstantModule
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_estimator
@@ -42,6 +45,7 @@ EVERY = {
     "own embedding": small(own_embedding=True),
     "timed": small(time_conditioning=True),
     "hybrid": HybridEstimator(learned=small()),
+    "ngram scores": small(ngram_scores=True),
     "masks": small(reads="z"),
     "predicted loss": LossPredictionEstimator(width=8),
 }
@@ -49,6 +53,8 @@ EVERY = {
 
 def build(spec, seed=0, random=True, context=CONTEXT):
     torch.manual_seed(seed)
+    if spec.reads_ngram_scores:  # the last five values of a token are scores
+        context = attrs.evolve(context, width=D - 5, width_read=D)
     module = spec.build(context)
     if random:
         with torch.no_grad():
@@ -64,7 +70,7 @@ def batch(seed=0):
     return tokens, torch.randn(B, L, D, generator=generator), torch.rand(B, generator=generator) * 0.9 + 0.1, maskable
 
 
-@pytest.mark.parametrize("name", ["uniform", "transformer", "own embedding", "timed", "predicted loss"])
+@pytest.mark.parametrize("name", ["uniform", "transformer", "own embedding", "timed", "ngram scores", "predicted loss"])
 def test_it_starts_at_a_half(name):
     tokens, embedded, t, maskable = batch()
     assert torch.equal(build(EVERY[name], random=False)(tokens, embedded, t, maskable), torch.full((B, L), 0.5))
@@ -100,7 +106,7 @@ def test_time_is_read_when_asked_for_only():
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("name", ["transformer", "own embedding", "timed", "hybrid", "predicted loss"])
+@pytest.mark.parametrize("name", ["transformer", "own embedding", "timed", "ngram scores", "hybrid", "predicted loss"])
 def test_every_parameter_is_trained(name, bf16):
     tokens, embedded, t, maskable = batch()
     module = build(EVERY[name], random=False)
@@ -137,6 +143,37 @@ def test_estimators_inside_another_read_the_same():
         from_table(table, where="here")
     table["estimator"]["prior"] = "loss_prediction"
     assert from_table(table, where="here").parts["estimator"].reads_hidden
+
+
+@pytest.mark.parametrize("words", [[], ["estimator.use=hybrid"]])
+def test_scores_of_the_ngram_prior_follow_the_embedding(words):
+    key = "estimator.learned" if words else "estimator"
+    words = [*words, "backbone.ngram_prior=2", f"{key}={{use='transformer',ngram_scores=true}}"]
+    experiment = load("cpu/mdlm", words)
+    context = Context(vocabulary_size=V, length=64, counts=COUNTS)
+    module, tokens = assemble(experiment, context), torch.randint(0, V, (2, 64))
+    assert module.estimator.reads_ngram_scores
+    read = []
+    module.estimator.register_forward_pre_hook(lambda _, given: read.append(given[1]))
+    module.importance(tokens, torch.ones_like(tokens, dtype=torch.bool), None)
+    near = neighbours_of(tokens, 2, V).flatten(0, 1)
+    scores = module.prior.token_scores(tokens.flatten(), near).view(2, 64, 5)
+    assert torch.equal(read[0], torch.cat([module.backbone.embedding(tokens), scores], -1))
+    weights = sum(p.numel() for p in module.estimator.parameters())
+    assert experiment.parts["estimator"].weights(V, read[0].shape[-1], 64) == weights
+
+
+def test_scores_of_the_ngram_prior_are_refused_where_they_cannot_be_read():
+    for word, problem in (
+        ("backbone.ngram_prior=0", r"the backbone has no n-gram prior; set backbone\.ngram_prior, or set estimator"),
+        ("estimator.own_embedding=true", "true cannot be combined with own_embedding = true"),
+        ("estimator.reads=z", 'true cannot be combined with reads = "z"; set estimator.ngram_scores = false'),
+    ):
+        with pytest.raises(UserError, match=rf"estimator\.ngram_scores: {problem}"):
+            load("cpu/mdlm", ["estimator.use=transformer", "estimator.ngram_scores=true", word])
+    mixed = ["estimator.use=hybrid", "estimator.prior=transformer", "estimator.learned.ngram_scores=true"]
+    with pytest.raises(UserError, match=r"estimator\.prior: 'transformer' and 'transformer' read different inputs"):
+        load("cpu/mdlm", mixed)
 
 
 def test_a_sampler_that_would_run_the_network_twice_per_step_is_refused():
