@@ -1,6 +1,7 @@
-"""The cost of each component of the ATAT report's system relative to MDLM: the table of docs/studies/efficiency.md.
+"""The cost of each component of the ATAT report's system, and of progressive unmasking, relative to MDLM.
 
-The small preset with GPT-2's vocabulary, as in `owt-small/documented`, on this machine.
+The small preset with GPT-2's vocabulary, as in `owt-small/documented`, on this machine. The table is that of
+docs/results/efficiency.md; `--only` prints one of its rows.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ COMPONENTS = {
     "estimator, masking": f"{WHOLE} curriculum.use=none",
     "estimator, curriculum": f"{WHOLE} masking.use=uniform",
     "all": WHOLE,
+    "progressive unmasking": f"{PLAIN} masking.use=progressive",
 }
 
 INTRODUCTION = """\
@@ -47,11 +49,11 @@ METHOD = """\
 
 ## Method
 
-`python -m benchmarks components --markdown docs/studies/efficiency.md` writes this page. Every row is a ratio to MDLM
-and adds one component of the ATAT report's system, `owt-small/documented`; 12 layers of width 768, 50,257 tokens. Time
-is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of {pairs}
-interleaved pairs, {machine}, {threads}, torch {torch}. FLOPs are the FLOPs of matrix products, as torch counts them.
-Memory is the peak of a process over {steps} steps. The last column is the time of a decoding step of the report's
+`python -m benchmarks components --markdown docs/studies/efficiency.md` writes this page. Every row is a ratio to MDLM;
+the first rows add one component of the ATAT report's system, `owt-small/documented`; 12 layers of width 768, 50,257
+tokens. Time is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of
+{pairs} interleaved pairs, {machine}, {threads}, torch {torch}. FLOPs are the FLOPs of matrix products, as torch counts
+them. Memory is the peak of a process over {steps} steps. The last column is the time of a decoding step of the report's
 sampler relative to a step of ancestral sampling.
 
 ## Limits
@@ -88,16 +90,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--steps", type=int, default=3, help="number of steps in which memory is measured")
+    parser.add_argument("--only", choices=(*COMPONENTS, "sampler"), help="row to print")
     parser.add_argument("--markdown", type=Path, help="Markdown page to write")
     given, _ = parser.parse_known_args()
     sizes = (VOCABULARY, given.length, given.rows)
-    peaks = {name: alone(peak, name, *sizes, given.steps) for name in (PLAIN, *COMPONENTS.values())}
+    rows = {title: name for title, name in COMPONENTS.items() if given.only in (None, title)}
+    peaks = {name: alone(peak, name, *sizes, given.steps) for name in (PLAIN, *rows.values())}
     keep_freed_memory()
     lines = [
         "| relative to MDLM | parameters | FLOPs per step | time per step | peak memory | time per decoding step |"
     ]
     lines.append("| --- " * 6 + "|")
-    for title, name in COMPONENTS.items():
+    for title, name in rows.items():
         # Both start from step 0, and use the same rates and masks at the same step.
         (plain, plain_step), (module, step) = stepper(PLAIN, *sizes), stepper(name, *sizes)
         more_flops = flops(step) / flops(plain_step)
@@ -107,6 +111,19 @@ def main() -> None:
         lines.append(f"| {' | '.join([title, *cells, f'{peaks[name] / peaks[PLAIN]:.3f}', ''])} |")
         print(lines[-1], flush=True)
         del module, step, plain, plain_step
+    if given.only in (None, "sampler"):
+        lines.append(f"| estimator, sampler | | | | | {decoding_step(given)} |")
+        print(lines[-1], flush=True)
+    if given.markdown:
+        said = {key: getattr(given, key) for key in ("pairs", "rows", "length", "steps")}
+        threads = "one thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+        of = {"machine": machine()["processor"], "threads": threads, "torch": torch.__version__.split("+")[0]}
+        text = INTRODUCTION + "\n".join(lines) + "\n" + METHOD.format(**said, **of)
+        given.markdown.write_text(text, encoding="utf-8")
+
+
+def decoding_step(given: argparse.Namespace) -> str:
+    """Return the time of a decoding step of the report's sampler relative to ancestral sampling, as text."""
     ours, theirs = (load(name).parts["sampler"] for name in (WHOLE, PLAIN.split()[0]))
     write, taken = of_sampling(COMPONENTS["estimator"], ours, given.length)
     base, of_base = of_sampling(PLAIN, theirs, given.length)
@@ -114,14 +131,7 @@ def main() -> None:
     # In pairs, both sides have generated the same number of texts.
     ratios = [(a / n) / (b / m) for (a, b), n, m in zip(timed, taken, of_base, strict=True)]
     note("the report's sampler, a decoding step / ancestral", ratios)
-    lines.append(f"| estimator, sampler | | | | | {spread(ratios)} |")
-    print(lines[-1], flush=True)
-    if given.markdown:
-        said = {key: getattr(given, key) for key in ("pairs", "rows", "length", "steps")}
-        threads = "one thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
-        of = {"machine": machine()["processor"], "threads": threads, "torch": torch.__version__.split("+")[0]}
-        text = INTRODUCTION + "\n".join(lines) + "\n" + METHOD.format(**said, **of)
-        given.markdown.write_text(text, encoding="utf-8")
+    return spread(ratios)
 
 
 def weights(module: Any) -> int:
