@@ -175,7 +175,7 @@ def _front_matter(
 
 
 def _corpora(experiment: Experiment) -> Iterator[dict[str, Any]]:
-    """Yield the corpora of an experiment, each with its licence, its citation and the command that downloads it."""
+    """Yield a dict for each corpus: its component, licence, summary, and the text source that provides it, if known."""
     corpus: Any = experiment.parts["corpus"]
     for part in (corpus, *(inner for kind, inner in components_in(corpus) if kind == "corpus")):
         known = next((text_source.read(each) for each in recipes() if recipe(each) == part), None)
@@ -193,7 +193,7 @@ def _sizes(experiment: Experiment) -> str:
             f"{name}: {number(split.documents, 'document')}, {number(split.tokens, 'token')}, {split.bytes:,} bytes"
             for name, split in splits
         )
-    return "To see its size, run `atat data build experiment.toml` on a machine that has the text."
+    return "To see the size of the text, run `atat data build experiment.toml` on a machine that has the text."
 
 
 def _prices(tables: list[dict[str, Any]], step: int) -> Iterator[list[str]]:
@@ -231,14 +231,14 @@ def _settings(part: Any) -> str:
 
 def _of_what(bound: RecordedBound, exact: bool) -> str:
     if bound.quantity != PERPLEXITY:
-        return "exp(NLL per token) under the objective's own process, not a perplexity"
+        return "exp(NLL per token, or a bound on it) under the objective's own process, not a perplexity"
     if exact:
         return "exp(NLL per token), exact likelihood"
     return "exp(NELBO per token) under uniform masking: an upper bound, averaged over all orders"
 
 
 def _link(ref: str) -> str:
-    """Return a reference as a link, or an empty string if it has no address."""
+    """Return a reference as a Markdown link, or an empty string if it has no URL."""
     kind, _, rest = ref.partition(":")
     addresses = {"arXiv": f"https://arxiv.org/abs/{rest}", "doi": f"https://doi.org/{rest}"}
     if kind in addresses:

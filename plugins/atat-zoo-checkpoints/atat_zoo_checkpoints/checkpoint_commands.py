@@ -21,8 +21,8 @@ from atat_zoo.system.errors import UserError
 def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
     """Import MODEL as the run folder RUN. MODEL is a name on the Hugging Face hub, a folder or a .ckpt file.
 
-    Published masked diffusion models are supported, and other models on the hub if atat-zoo-transformers is installed.
-    Pass KEY=VALUE to override a key of the run's experiment.
+    Supported are SEDD, MDLM, BD3-LM, SetDLM, LLaDA and Dream, and with atat-zoo-transformers also the masked and causal
+    language models that transformers supports. Pass KEY=VALUE to override a key of the run's experiment.
     """
     from atat_zoo_checkpoints.model_import import import_model
 
@@ -30,7 +30,7 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> 
     weights = sum(weight.numel() for weight in made.module.parameters())
     objective = made.experiment.parts["objective"].name
     click.echo(
-        f"{run}: {weights:,} weights, {made.context.length} tokens, objective {objective}; try `atat sample {run}`"
+        f"{run}: {weights:,} weights, length {made.context.length}, objective {objective}; try `atat sample {run}`"
     )
 
 
@@ -45,23 +45,23 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> 
 )
 @click.option("--max-shard-size", default="5GB", show_default=True, help="Maximum size of each weights file.")
 @click.option(
-    "--adapter", is_flag=True, help="Write only the LoRA matrices, in peft's format, instead of merging them."
+    "--adapter", is_flag=True, help="Write only the LoRA matrices, in peft's format, instead of merged weights."
 )
 @click.option(
     "--base",
     metavar="MODEL",
-    help="With --adapter: base model, as a folder or OWNER/NAME (default: the imported model).",
+    help="With --adapter: base model, as a folder or OWNER/NAME (default: the model that was imported for RUN).",
 )
-@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload the export to the hub as a private model.")
-@click.option("--public", is_flag=True, help="With --push: make the uploaded model public.")
+@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload the export to the hub, privately if new.")
+@click.option("--public", is_flag=True, help="With --push: make a new model public.")
 def export(
     run: Path, folder: Path, step: int | str | None, dtype: str | None, repository: str | None, public: bool, **how: Any
 ) -> None:
-    """Export the network of RUN to FOLDER, with a model card, so that `from_pretrained` from transformers can load it.
+    """Export the network of RUN to FOLDER, with its tokenizer and a model card.
 
-    FOLDER contains the code of the network and its sampler, so loading it does not require atat_zoo. A run that was
-    imported from a published model keeps that model's format. LoRA matrices are merged into the weights unless you
-    pass --adapter.
+    If the backbone is `dit`, FOLDER includes code, so that `from_pretrained` from transformers loads the network, and
+    `generate` samples from it, without atat_zoo. Other backbones keep the format of their published models. LoRA
+    matrices are merged into the weights unless you pass --adapter.
     """
     # Report every mistake before importing torch.
     from atat_zoo.modeling.backbones.lora import without_lora

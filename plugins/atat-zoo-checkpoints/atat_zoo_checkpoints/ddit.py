@@ -42,27 +42,27 @@ class DDiTBackbone(LoRABackbone):
     refs = ("arXiv:2310.16834", "arXiv:2406.07524", "arXiv:2503.09573", "arXiv:2212.09748")
 
     layers: int = param(12, help="number of layers", ge=1, le=10_000)
-    width: int = param(768, help="width D", ge=2)
+    width: int = param(768, help="width of the hidden states", ge=2)
     heads: int = param(12, help="number of attention heads", ge=1)
     condition: int = param(
         128, help="width of the adaLN conditioning; 0 disables it, as in autoregressive networks and SetDLM", ge=0
     )
-    rows: int | None = param(None, help="rows of the embedding table, including the mask; default: V + 1", ge=1)
+    rows: int | None = param(None, help="number of embedding rows, with the mask; default: vocabulary size + 1", ge=1)
     mask_id: int | None = param(
         None,
-        help="published id of the mask token, or of BOS if the mask only starts a text; default: the last id",
+        help="row of the embedding for the mask or, in an autoregressive model, for BOS; default: the last row",
         ge=0,
     )
-    time_conditioning: bool = param(False, help="condition the network on the time, as σ = −log(1 − (1 − ε)t)")
-    eps: float = param(1e-3, help="ε in σ and in the noise `log_linear` used in training", gt=0, lt=1)
+    time_conditioning: bool = param(False, help="condition the network on time t through σ = −log(1 − (1 − ε)t)")
+    eps: float = param(1e-3, help="ε of the noise `log_linear` used in training, and in σ(t)", gt=0, lt=1)
     max_length: int = param(1024, help="maximum sequence length", ge=1)
-    clipped: bool = param(False, help="store the interval of mask rates used in training, as BD3-LM does")
+    clipped: bool = param(False, help="store the interval of training mask rates with the weights, as BD3-LM does")
     form: Literal["sedd", "mdlm", "bd3lm", "setdlm"] = param("mdlm", help="naming scheme of the published weights")
 
     def __attrs_post_init__(self) -> None:
         if self.width % (2 * self.heads):
             raise ValueError(
-                f"width = {self.width} cannot be split into {self.heads} heads of even width; change heads"
+                f"width = {self.width} cannot be split into {self.heads} heads of even width; change width or heads"
             )
         if self.time_conditioning and not self.condition:
             raise ValueError("time_conditioning requires condition > 0; set condition, or time_conditioning = false")
@@ -78,17 +78,17 @@ class DDiTBackbone(LoRABackbone):
         return self.layers * 12 * self.width**2
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """Return the FLOPs of a forward pass, without the conditioning; masked attention is counted in full."""
+        """Return the FLOPs of a forward pass, excluding the conditioning; masked attention is counted as full."""
         of_layers = rows * length * (self.matrices + 2 * self.layers * length * self.width)
         return 2 * of_layers + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if sequences are too long, or if the noise has a different σ(t) than in training."""
+        """Yield a problem if sequences are too long, or a time-conditioned network gets a different σ(t)."""
         yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
                 "data.length",
-                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; shorten it",
+                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; lower data.length",
             )
         noise = experiment.parts["noise"]
         if self.time_conditioning and not (isinstance(noise, LogLinearNoise) and noise.eps == self.eps):
@@ -103,9 +103,8 @@ class DDiTBackbone(LoRABackbone):
         from atat_zoo_checkpoints.ddit_module import DDiTModule
 
         weights = self.matrices + 2 * self.width * (self.rows or context.vocabulary_size)
-        require(
-            4 * weights, f"a backbone of {self.layers} layers and width {self.width}", "its weights", "make it smaller"
-        )
+        asked = f"a backbone of {self.layers} layers and width {self.width}"
+        require(4 * weights, asked, "its weights", "reduce layers or width")
         return DDiTModule(context, name=self.name, **values_of(self))
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -155,7 +154,7 @@ class DDiTBackbone(LoRABackbone):
         return table_of(published, said)
 
     def imported(self, module: Any, published: Any) -> DDiTBackbone:
-        """Load a model's weights into a module; the weights for D3PM's mask layer come from the head's mask row."""
+        """Load a model's weights into a module and return this backbone; D3PM's mask layer gets the head's mask row."""
         from atat_zoo_checkpoints.model_import import fill
 
         network = module.backbone

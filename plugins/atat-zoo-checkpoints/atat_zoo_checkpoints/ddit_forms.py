@@ -52,7 +52,7 @@ class Shape:
     steps: int = 0  # T in D3PM
     clipped: bool = False
     eps: float = 1e-3
-    window: tuple[float, float] | None = None  # SetDLM only: w and k of the position sets `staggered`
+    window: tuple[float, float] | None = None  # SetDLM only: `window` and `power` of the position sets `staggered`
     mask_id: int | None = None
     bos_id: int | None = None
 
@@ -70,7 +70,7 @@ def form_of(config: dict[str, Any]) -> str | None:
 
 
 def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
-    """Return the experiment tables for a model."""
+    """Return the experiment tables for a model, or raise a `UserError` if its network or settings are not supported."""
     form, config = form_of(published.config), published.config
     if form == "duo":
         raise UserError(f"{published.model} {_NO_MASK}")
@@ -125,7 +125,7 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
     """Return a table with the mask's id if it is known; for an autoregressive model, with the id of BOS."""
     if shape.objective == "autoregressive":
         if text.bos is None:
-            raise UserError("the tokenizer has no BOS, which starts a text here; pass tokenizer.bos=")
+            raise UserError("the tokenizer has no BOS, but every text starts with it here; pass tokenizer.bos=")
         return {"mask_id": text.bos}
     known = text.mask if shape.mask_id is None else shape.mask_id
     return {"mask_id": known} if known is not None else {}
@@ -136,7 +136,7 @@ def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
     start, length = text.bos if shape.bos_id is None else shape.bos_id, shape.length - 1
     window, power = shape.window or (1.0, 1.0)
     if start is None:
-        raise UserError("the tokenizer has no BOS, which precedes a text here; pass tokenizer.bos=")
+        raise UserError("the tokenizer has no BOS, but every text follows it here; pass tokenizer.bos=")
     tables = {
         "objective": {"use": "set_diffusion", "start": start},
         "position_sets": {"use": "staggered", "sets": length, "window": window, "power": power},
@@ -149,7 +149,7 @@ def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
 
 
 def _window_of(noise: dict[str, Any], length: int) -> tuple[float, float]:
-    """Return b and k from SetDLM's `StaggeredNoise`, which correspond to w and k of `staggered`."""
+    """Return b and k of SetDLM's `StaggeredNoise`, which are `window` and `power` of the position sets `staggered`."""
     desired, most = float(noise["desired_block_size"]), float(noise.get("max_block_size", 1))
     area, b, k = desired / (2 * length), noise.get("b"), noise.get("k")
     if k is not None:
@@ -194,7 +194,7 @@ def of_setdlm(config: dict[str, Any], model: str) -> Shape:
     length, rows = int(config["length"]), int(network["vocab_size"])
     sizes = (config["block_size"], noise.get("block_size", length), noise.get("length", length))
     if _class_of(noise) not in ("StaggeredNoise", "LinearNoise") or any(int(size) != length for size in sizes):
-        raise UserError(f"{model} does not decode whole texts in SetDLM's orders; choose a different model")
+        raise UserError(f"{model} decodes in blocks or has an unsupported noise; choose a different model")
     return Shape(
         form="setdlm",
         objective="set_diffusion",
@@ -252,7 +252,7 @@ def _of_training(settings: dict[str, Any], model: str) -> Shape:
         raise UserError(f"{model}: the parameterization {clip(repr(of))} is not supported; choose a different model")
     timed, noise = bool(algorithm.get("time_conditioning")), config.get("noise") or {}
     if timed and (config["training"].get("change_of_variables") or not str(noise.get("type")).startswith("log")):
-        raise UserError(f"{model} is conditioned on a noise that is not log-linear; choose a different model")
+        raise UserError(f"{model} is conditioned on σ of a noise that is not log-linear; choose a different model")
     blocks = bool(algorithm.get("cross_attn"))
     data, rows = config.get("data") or {}, None
     causal = objective == "autoregressive"
@@ -292,7 +292,7 @@ def unpublished(spec: Any, experiment: Experiment) -> str | None:
     fits = objective.name not in ("d3pm", *_ALONE.values()) if alone is None else objective.name == alone
     if fits and (spec.condition or spec.form == "setdlm"):
         return None
-    return f"no {spec.form} model with objective {objective.name!r} has been published with a config.json"
+    return f"no {spec.form} model with objective {objective.name!r} and these sizes was published with a config.json"
 
 
 def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
@@ -303,7 +303,7 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
     """
     objective = experiment.parts["objective"]
     if why := unpublished(spec, experiment):
-        raise UserError(f"backbone.form: {why}; use the run's own model folder")
+        raise UserError(f"backbone.form: {why}; use the run folder instead of an export")
     own = {"layers": spec.layers, "width": spec.width, "heads": spec.heads, "condition": spec.condition}
     own |= {"rows": rows, "length": spec.max_length}
     if spec.form == "setdlm":

@@ -1,6 +1,6 @@
 """The network of `ddit`.
 
-Shapes: B sequences, L tokens, D width, C width of the condition, H heads.
+Shapes: B sequences, L tokens, D width, C width of the condition, H heads, V predictable tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atat_zoo.modeling.backbones.cache import Cache
     from atat_zoo.registry import Context
 
-FREQUENCIES = 256  # of σ
+FREQUENCIES = 256  # number of sinusoidal features of σ
 
 
 class DDiTModule(PublishedNetwork):
@@ -83,7 +83,7 @@ class DDiTModule(PublishedNetwork):
         return modulated(self.norm(h), *(pair(self.modulation, c)))
 
     def condition(self, t: Tensor | None, h: Tensor) -> Tensor | None:
-        """Return the adaLN condition: [B, C] for σ = −log α(t), or [1, C] for σ = 0 without time conditioning."""
+        """Return the adaLN condition: [B, C] for σ(t), [1, C] for σ = 0 if time is not read, or None without adaLN."""
         if self.sigma is None:
             return None
         if not self.reads_time:
@@ -135,7 +135,7 @@ class Layer(nn.Module):
 
 
 def modulation(width: int, condition: int, parts: int) -> nn.Linear | None:
-    """Return a zero-initialised layer from a condition to shifts, scales and gates, or None without a condition."""
+    """Return a zero-initialised layer from a condition to `parts` shifts, scales and gates; None if its width is 0."""
     if not condition:
         return None
     layer = nn.Linear(condition, parts * width)
@@ -145,7 +145,7 @@ def modulation(width: int, condition: int, parts: int) -> nn.Linear | None:
 
 
 def pair(layer: nn.Linear | None, c: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Return a shift and a scale, each [B, 1, D]."""
+    """Return a shift and a scale, each [B, 1, D], or (None, None) without adaLN."""
     if layer is None or c is None:
         return None, None
     shift, scale = layer(c).unsqueeze(1).chunk(2, dim=-1)
@@ -153,17 +153,17 @@ def pair(layer: nn.Linear | None, c: Tensor | None) -> tuple[Tensor, Tensor] | t
 
 
 def modulated(x: Tensor, shift: Tensor | None, scale: Tensor | None) -> Tensor:
-    """Return x (1 + scale) + shift."""
+    """Return x (1 + scale) + shift, or x without adaLN."""
     return x if shift is None or scale is None else x * (1 + scale) + shift
 
 
 def gated(x: Tensor, gate: Tensor | None) -> Tensor:
-    """Return gate · x."""
+    """Return gate · x, or x without adaLN."""
     return x if gate is None else gate * x
 
 
 def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
-    """Return a dict from published name to weight, as a view."""
+    """Return a dict from published name to the network's weight; the values are views."""
     names = {f"{prefix}vocab_embed.embedding": module.table.weight}
     if module.sigma is not None:
         names |= _of(f"{prefix}sigma_map.mlp.0", module.sigma[0]) | _of(f"{prefix}sigma_map.mlp.2", module.sigma[2])

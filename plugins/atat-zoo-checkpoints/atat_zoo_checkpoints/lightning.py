@@ -58,8 +58,8 @@ class _Inert:
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the settings of a Lightning checkpoint as plain values, and its weights.
 
-    If the checkpoint has an EMA, its weights are returned. The EMA is stored as a list in the order of the network's
-    parameters (`backbone.` in the state), without buffers.
+    If the checkpoint has an EMA, the EMA weights replace the trained ones. The EMA is stored as a list in the order of
+    the network's parameters (`backbone.` in the state), without buffers.
 
     Raises:
         UserError: if the file is not a Lightning checkpoint, contains code, or has an EMA for a different network.
@@ -119,7 +119,7 @@ def _loaded(path: Path) -> dict[Any, Any]:
 def _unreadable(path: Path, error: Exception) -> UserError:
     reason = (str(getattr(error, "strerror", "") or error) or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError | RuntimeError):
-        return UserError(f"{path} cannot be read: {clip(reason)}; copy the file again")
+        return UserError(f"{path} cannot be read: {clip(reason)}; check the path, or copy the file again")
     # Do not show torch's message, which advises programmers to allow the code to run.
     return UserError(
         f"{path} cannot be read: the pickle is damaged, or uses protocol 4 or 5, which can only be read by running "

@@ -30,13 +30,13 @@ class LLaDA2Backbone(LlamaBackbone):
     rotated: float = param(0.5, help="fraction of each head that has rotary embedding", gt=0, le=1)
     qk_norm: bool = param(True, help="whether to normalise queries and keys (QK-norm)")
     out_bias: bool = param(False, help="whether the output projection of attention has a bias")
-    experts: int = param(256, help="number of experts per layer, E", ge=2)
-    chosen: int = param(8, help="number of experts per token, k", ge=1)
-    groups: int = param(8, help="number of expert groups, G", ge=1)
+    experts: int = param(256, help="number of routed experts per layer", ge=2)
+    chosen: int = param(8, help="number of routed experts per token", ge=1)
+    groups: int = param(8, help="number of groups of routed experts", ge=1)
     chosen_groups: int = param(4, help="number of groups from which each token's experts are chosen", ge=1)
-    scaling: float = param(2.5, help="factor that scales the sum of expert outputs", gt=0)
+    scaling: float = param(2.5, help="factor that scales the output of the routed experts", gt=0)
     expert_inner: int = param(512, help="width of an expert's feed-forward layer", ge=1)
-    shared_experts: int = param(1, help="number of shared experts", ge=0)
+    shared_experts: int = param(1, help="number of shared experts, which process every token", ge=0)
     dense_layers: int = param(
         1, help="number of initial layers with a feed-forward network of width `inner` instead of experts", ge=0
     )
@@ -64,7 +64,7 @@ class LLaDA2Backbone(LlamaBackbone):
 
     @property
     def matrices(self) -> int:
-        """Number of weights that multiply a token, summed over the layers, including only the chosen experts."""
+        """Number of weights that multiply each token, summed over the layers; only chosen and shared experts count."""
         return self._weights(self.chosen)
 
     @property

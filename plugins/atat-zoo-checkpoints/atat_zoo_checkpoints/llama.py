@@ -86,7 +86,7 @@ class LlamaBackbone(LoRABackbone):
     refs = ("arXiv:2502.09992", "arXiv:2508.15487", "arXiv:2302.13971", "arXiv:2305.13245")
 
     layers: int = param(32, help="number of layers", ge=1, le=10_000)
-    width: int = param(4096, help="width D", ge=2)
+    width: int = param(4096, help="width of the hidden states", ge=2)
     heads: int = param(32, help="number of query heads", ge=1)
     kv_heads: int | None = param(
         None, help="number of key/value heads (grouped-query attention); default: as many as query heads", ge=1
@@ -95,10 +95,10 @@ class LlamaBackbone(LoRABackbone):
     qkv_bias: bool = param(False, help="whether the query, key and value projections have biases")
     theta: float = param(500_000.0, help="RoPE base θ", gt=1)
     eps: float = param(1e-5, help="ε of RMSNorm", gt=0, lt=1)
-    rows: int | None = param(None, help="rows of the embedding table, including the mask; default: V + 1", ge=1)
+    rows: int | None = param(None, help="number of embedding rows, with the mask; default: vocabulary size + 1", ge=1)
     mask_id: int | None = param(
         None,
-        help="published id of the mask token, or of BOS if the mask only starts a text; default: the last id",
+        help="row of the embedding for the mask or, in an autoregressive model, for BOS; default: the last row",
         ge=0,
     )
     shift: bool = param(False, help="whether to compute the logits for a position at the previous position")
@@ -143,7 +143,7 @@ class LlamaBackbone(LoRABackbone):
         return SwiGLU(self.width, self.inner, dtype)
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """Return the FLOPs of a forward pass; masked attention is counted in full."""
+        """Return the FLOPs of a forward pass; masked attention is counted as full."""
         of_attention = 2 * self.layers * length * self.heads * self.head_size
         return 2 * rows * length * (self.matrices + of_attention) + 2 * positions * vocabulary_size * self.width
 
@@ -160,7 +160,7 @@ class LlamaBackbone(LoRABackbone):
         if experiment.data.length > self.max_length:
             yield Problem(
                 "data.length",
-                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; shorten it",
+                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; lower data.length",
             )
 
     @override
@@ -170,12 +170,12 @@ class LlamaBackbone(LoRABackbone):
         weights = self.stored + 2 * self.width * (self.rows or context.vocabulary_size)
         size = weights * (4 if self.dtype == "float32" else 2)
         asked = f"a backbone of {self.layers} layers and width {self.width} in {self.dtype}"
-        require(size, asked, "its weights", 'set backbone.dtype to "bfloat16", or make it smaller')
+        require(size, asked, "its weights", 'set backbone.dtype to "bfloat16", or reduce layers or width')
         derived = ("name", "head_size", "feed_forward", "rotated", "qk_norm", "out_bias")
         return LlamaModule(context, **values_of(self) | {key: getattr(self, key) for key in derived})
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a dict from published name to weight, as a view, and an empty dict of constants."""
+        """Return a dict from published name to a view of the network's weight, and an empty dict of constants."""
         from atat_zoo_checkpoints.llama_module import published_weights
 
         return published_weights(module, FORMS[self.form]), {}
@@ -209,7 +209,7 @@ class LlamaBackbone(LoRABackbone):
         return table_of(published, said, cls.kinds)
 
     def imported(self, module: Any, published: Any) -> LlamaBackbone:
-        """Load a model's weights into a module."""
+        """Load a model's weights into a module and return this backbone."""
         from atat_zoo_checkpoints.model_import import fill
 
         fill(*self.published(module.backbone), published)

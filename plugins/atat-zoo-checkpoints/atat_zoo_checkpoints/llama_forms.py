@@ -35,10 +35,10 @@ class Form:
     Attributes:
         backbone: name of the zoo's backbone, and the parameters that the format determines.
         keys: parameters of the backbone that settings determine, each with the key and type of its setting.
-        fixed: supported values of all other settings, including None if a setting may be absent.
+        fixed: supported values of other settings, the first written on export; None if a setting may be absent.
         context: maximum length of a training sequence.
         ends: names of the BOS and EOS tokens.
-        absent: values of settings that may be absent.
+        absent: default values of settings that may be absent.
         tokenizer: name on the hub of the tokenizer for a model without its own.
         block: default number of tokens per generated block; 0 to generate the whole text at once.
     """
@@ -138,7 +138,7 @@ FORMS = {"llada": _LLADA, "Dream": _DREAM, "llada2_moe": _LLADA2, "llada21_moe":
 
 
 def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return the experiment tables for a model whose `model_type` is one of `kinds`."""
+    """Return the experiment tables for a model, or raise a `UserError` unless its `model_type` is one of `kinds`."""
     config = published.config
     if (kind := str(config.get("model_type"))) not in kinds:
         raise UserError(f"the config.json of {published.model} describes a different network; leave backbone.use out")
@@ -164,7 +164,7 @@ def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any
     """Return the backbone's table for an experiment.
 
     Raises:
-        UserError: if a setting is missing or not supported.
+        UserError: if a setting in `form.fixed` is not supported. A missing key of `form.keys` raises a `KeyError`.
     """
     for key, values in form.fixed.items():
         if config.get(key) not in values:

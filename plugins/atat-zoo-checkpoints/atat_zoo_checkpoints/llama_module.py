@@ -82,8 +82,8 @@ class LlamaModule(PublishedNetwork):
         position = positions_of(tokens, positions, attention, cache, longest=self.max_length)
         if self.shift and (attention is not None or cache is not None):
             raise UserError(
-                "backbone.shift predicts each token from the position before it, which this objective lacks; "
-                "set it to false"
+                "backbone.shift predicts each token at the position before it, which requires full attention and no "
+                "cache; set it to false for this objective"
             )
         h = self.embed(tokens)
         by = rotation(position, self.angles.to(h.device), h.dtype)
@@ -160,7 +160,7 @@ class SwiGLU(nn.Module):
 
 
 def published_weights(module: LlamaModule, names: dict[str, str]) -> dict[str, Tensor]:
-    """Return a dict from published name to weight, as a view; `names` is one of `FORMS`."""
+    """Return a dict from published name to a view of the network's weight; `names` is one of `FORMS`."""
     found = {f"{names['table']}.weight": module.table.weight}
     for number, layer in enumerate(module.blocks):
         at = f"{names['layer']}.{number}."

@@ -50,7 +50,7 @@ class Mixture(nn.Module):
 
 
 class Router(nn.Module):
-    """Router to the best experts in the best groups, which are ranked by the sum of their two best scores."""
+    """Router of each token to the best experts in the best groups; a group ranks by the sum of its two best scores."""
 
     def __init__(
         self,

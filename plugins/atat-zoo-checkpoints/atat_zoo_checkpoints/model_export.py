@@ -34,8 +34,8 @@ def check_export(
     """Return the experiment of a run after checking, without importing torch, that the run can be exported to a folder.
 
     Raises:
-        UserError: if the run does not exist, its network cannot be exported in this format, the folder is not empty,
-            `max_shard_size` is not a size, or the base model of the adapter is unknown.
+        UserError: if the run does not exist, its network cannot be exported, `folder` exists and is not an empty
+            folder, `max_shard_size` is not a size, `base` is passed without `adapter`, or `base_of` raises.
     """
     experiment = from_run(run)
     backbone = experiment.parts["backbone"]
@@ -43,7 +43,7 @@ def check_export(
         raise UserError(f"--max-shard-size {clip(max_shard_size)} is not a size; use a size like 5GB or 200MB")
     check_name(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{clip(folder)} is not empty; choose a new folder")
+        raise UserError(f"{clip(folder)} already exists and is not an empty folder; choose a new folder")
     text_generator = _writer(backbone)
     if text_generator is None:
         raise UserError(
@@ -55,7 +55,7 @@ def check_export(
     elif base is not None:
         raise UserError("--base only works with --adapter; add --adapter, or leave --base out")
     if why := text_generator.no_export_because(experiment):
-        raise UserError(f"{clip(run)} cannot be exported: {why}; export a run with a different objective")
+        raise UserError(f"{clip(run)} cannot be exported: {why}; export a run with a different objective or backbone")
     return experiment
 
 
@@ -79,12 +79,12 @@ def export_run(
     adapter: bool = False,
     base: str | None = None,
 ) -> Model:
-    """Export a run's network with its tokenizer and a model card, and its code unless transformers includes it.
+    """Export a run's network with its tokenizer, a model card and, for the backbone `dit`, its code.
 
     Args:
         run: run folder.
         out: new or empty folder; if the export fails, nothing is written.
-        step: training step of the checkpoint; None for the final model.
+        step: training step of the checkpoint, `newest` or `best`; None for the final model.
         dtype: name of the weights' data type in torch; None to keep the run's.
         max_shard_size: maximum size of each weights file, such as "5GB".
         name: name of the model in the card; None for the name of the folder.
@@ -145,7 +145,7 @@ def write_as_published(
     dtype: str | None,
     max_shard_size: str,
 ) -> None:
-    """Write config.json, the weights under their published names, and the tokenizer, in a format for `atat import`."""
+    """Write config.json, the weights under their published names, and the tokenizer, which `atat import` can read."""
     import torch
     from huggingface_hub import save_torch_state_dict
     from transformers import PreTrainedTokenizerFast
@@ -173,7 +173,7 @@ def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
     """Return the base model of a run's adapter: the one `named`, or the published model that the run started from.
 
     Raises:
-        UserError: if the run has no adapter, or the base model is unknown.
+        UserError: if the run has no LoRA matrices, peft cannot load them, or the base model is unknown.
     """
     backbone: Any = experiment.parts["backbone"]
     if not backbone.lora_rank:
@@ -188,7 +188,7 @@ def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
     if named is not None:
         if not (Path(named) / "config.json").is_file() and (Path(named).exists() or not HUB_NAME.fullmatch(named)):
             raise UserError(
-                f"--base {clip(named) or repr(named)} is not a folder with config.json or a name on the hub; "
+                f"--base {clip(named) or repr(named)} is neither a folder with config.json nor a name on the hub; "
                 "use FOLDER or OWNER/NAME"
             )
         return Base(named)
@@ -241,7 +241,7 @@ def check_push(name: str) -> None:
 
 
 def push(folder: Path, name: str, *, public: bool = False) -> str:
-    """Upload a folder as a model and return its address; a new model is private unless `public` is set.
+    """Upload a folder as a model and return its URL; a new model is private unless `public` is set.
 
     If a model with this name exists, it gets a new commit and keeps its visibility.
 
@@ -256,7 +256,7 @@ def push(folder: Path, name: str, *, public: bool = False) -> str:
     except Exception as error:  # the library raises many types of exceptions
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"cannot upload to --push {name}: {clip(first)}; the export is complete in {clip(folder)}: check that your "
-            f"token has write access, and retry with `hf upload {name} {folder}`"
+            f"--push {name}: the upload failed: {clip(first)}; the export in {clip(folder)} is complete: check the "
+            f"network and that your token has write access, and retry with `hf upload {name} {folder}`"
         ) from None
     return str(address)

@@ -52,7 +52,7 @@ def import_model(
         The imported model.
 
     Raises:
-        UserError: if no backbone can read the model, its files or weights are inconsistent, or the run already exists.
+        UserError: if no backbone can read the model, its files are inconsistent, or a run exists without `overwrite`.
     """
     check_name(out)
     # A component's name is short for a table that only has `use`.
@@ -113,7 +113,7 @@ def _understanding(published: Published) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise UserError(
             f"{published.model} has settings in an unknown format ({type(error).__name__}: {clip(error)}); "
-            "download the model again"
+            "download the model again, or choose a different model"
         ) from None
 
 
@@ -137,7 +137,7 @@ def _reader(published: Published, said: dict[str, Any]) -> Any:
     names = ", ".join(cls.name for cls in able) or "none is installed"
     raise UserError(
         f"no backbone recognises {what} (backbones that read models: {names}); install a package with one, such as "
-        "atat-zoo-checkpoints or atat-zoo-transformers, or choose a backbone with backbone.use="
+        "atat-zoo-transformers, or choose a backbone with backbone.use="
     )
 
 
@@ -146,13 +146,13 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
 
     Args:
         own: dict from published name to the network's weight, as a view in the published shape. On the meta device,
-            only names, shapes and types are compared.
-        constants: dict from published name to a value that the network computes; if the model stores the value, both
-            must be equal.
+            only names, shapes and data types are compared.
+        constants: dict from published name to a value that the network computes; if the model stores the value, it
+            must agree within rounding.
         published: the model.
 
     Raises:
-        UserError: if a weight is missing, unknown or not finite, or has the wrong shape or type; the message names it.
+        UserError: if weights are missing, unknown, not finite, of a wrong shape or type, or differ from a constant.
     """
     weights = published.weights
     wrong = [f"{name} is missing" for name in own if name not in weights]
@@ -195,17 +195,17 @@ def refuse_without_row(context: Context, rows: int, model: str) -> None:
         named = f" (the first without a row is {clip(names[0], 60)})" if names else ""
         raise UserError(
             f"{model}: the embedding has {rows} rows, but the tokenizer has {V} tokens{named}; use the model's own "
-            f"tokenizer, or add the rows with `resize_token_embeddings({V})` and save the model again"
+            f"tokenizer, or an embedding with {V} rows (in transformers, `resize_token_embeddings({V})`)"
         )
 
 
 def refuse_unread(tokenizer: TokenizerModel, model: str) -> None:
-    """Raise a `UserError` if a tokenizer encodes all of its own tokens as unknown."""
+    """Raise a `UserError` if a tokenizer encodes the text of each of its tokens, sampled evenly, as unknown."""
     own = np.flatnonzero(tokenizer.byte_counts())
     texts = [tokenizer.decode([int(i)]) for i in own[:: 1 + len(own) // _PROBED]]
     if not any(i != tokenizer.unknown for ids in tokenizer.encode_batch(texts) for i in ids):
         raise UserError(
-            f"the tokenizer of {model} has {tokenizer.vocabulary_size} tokens, but encodes every text as unknown; "
+            f"the tokenizer of {model} has {tokenizer.vocabulary_size} tokens, but encodes each tested one as unknown; "
             "download its files again, or choose a different tokenizer with tokenizer.model or tokenizer.path"
         )
 

@@ -47,7 +47,7 @@ class Published:
         """Return the path of a file from the model, downloaded if needed, or None if the model does not have it.
 
         Raises:
-            UserError: if the model does not exist, or the hub cannot be reached.
+            UserError: if the file is outside the model's folder, the model does not exist, or the download fails.
         """
         if Path(name).name != name:
             raise UserError(
@@ -83,7 +83,7 @@ class Published:
 
     @cached_property
     def weights(self) -> Mapping[str, Tensor]:
-        """Mapping from name to weight, which loads each weight on access; for a checkpoint, the EMA weights.
+        """Mapping from name to weight, loaded on access; for a checkpoint, a dict with the EMA weights, if any.
 
         Raises:
             UserError: if safetensors are missing or damaged, or do not match the index.
@@ -158,7 +158,7 @@ def fetched(model: str, name: str, revision: str | None = None) -> Path | None:
     """Return the path of a file from a model on the hub, downloaded if needed, or None if the model does not have it.
 
     Raises:
-        UserError: if the model does not exist, or the hub cannot be reached.
+        UserError: if the model does not exist, access is denied, or the hub cannot be reached.
     """
     import logging
 

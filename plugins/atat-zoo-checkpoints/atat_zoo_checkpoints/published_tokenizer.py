@@ -20,7 +20,7 @@ _ENDS = (("<|endoftext|>", "<|endoftext|>"), ("[CLS]", "[SEP]"), ("<bos>", "<eos
 
 
 class Text(NamedTuple):
-    """Experiment table for a tokenizer, and its special ids, which are unknown if the user chooses a different kind."""
+    """Experiment table for a tokenizer, and its special ids, which are None unless it is a `pretrained` tokenizer."""
 
     table: dict[str, Any]
     size: int | None  # V
@@ -30,7 +30,7 @@ class Text(NamedTuple):
 
 
 def text_of(published: Published, said: dict[str, Any], named: str | None, ends: tuple[str, str] | None = None) -> Text:
-    """Return the tokenizer of a model.
+    """Return the tokenizer of a model, or raise a `UserError` if it has none and none is named.
 
     Args:
         published: the model.

@@ -23,9 +23,9 @@ class SetDiffusionObjective(SetCausalObjective):
     The mask stream makes the predictions: each mask sees itself and the tokens from earlier steps. In the token stream,
     which begins with a start token, each token sees itself and the tokens before it, where tokens from the same step
     are ordered from left to right. One forward pass thus reads the text twice and predicts every position in any order.
-    The start token is at position −1, so a backbone with position embeddings is refused.
+    The start token is at position −1, so a backbone with learned position embeddings is refused.
 
-    Steps, given tokens, weights and bounds are those of `set_causal`. Generation reads the whole text again in each
+    Steps, given tokens, loss weights and bounds are those of `set_causal`. Generation reads the whole text in each
     decoding step, without cached keys and values.
     """
 

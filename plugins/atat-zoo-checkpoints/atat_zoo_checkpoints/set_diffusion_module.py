@@ -40,13 +40,13 @@ class SetDiffusionModule(PositionSetsModule):
             )
         if any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             raise UserError(
-                "objective 'set_diffusion' has its start token at position −1, which position embeddings do not "
-                "include; choose a backbone with rotary positions, such as ddit"
+                "objective 'set_diffusion' has its start token at position −1, which learned position embeddings lack; "
+                "choose a backbone with rotary positions, such as ddit"
             )
 
     @override
     def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
-        """Return the hidden states [B, L, D] of the masks; the input consists of masks, the start token and tokens."""
+        """Return the masks' hidden states [B, L, D]; the network reads masks, then the text. `ascending` is unused."""
         (B, L), device = x.shape, x.device
         position = torch.arange(-1, L, device=device).expand(B, -1)
         text = F.pad(x, (1, 0), value=self.start)
@@ -74,7 +74,7 @@ class SetDiffusionModule(PositionSetsModule):
 
 
 class SetDiffusionPredictor(Predictor):
-    """Predictor of p_θ(x_i | z), where visible tokens are the prompt, or belong to steps during generation."""
+    """Predictor of p_θ(x_i | z) that treats all visible tokens as the prompt; see `begin_generation`."""
 
     scores_visible_tokens = False
     module: SetDiffusionModule
@@ -106,5 +106,5 @@ class IncrementalSetDiffusionPredictor(SetDiffusionPredictor):
         now = came.amax(1, keepdim=True) + 1
         came = torch.where(~masked & (came < 0), now, came)
         self.came[rows] = came
-        # Steps are only compared, so given tokens can have 0 or −1.
+        # Only the order of steps matters, so the prompt may have step 0 instead of −1.
         return self.module.inputs_in_steps(tokens, torch.where(masked, now + 1, came))

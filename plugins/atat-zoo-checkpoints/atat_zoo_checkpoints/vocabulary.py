@@ -24,7 +24,7 @@ _NEVER = -1e4
 class PublishedNetwork(nn.Module):
     """Network whose embedding and head have R rows, which include those of the zoo's V + 1 tokens.
 
-    The zoo's mask V is mapped to the published mask, which is never predicted unless it only starts a text.
+    The zoo's mask V is mapped to the published mask, which is never predicted, or in autoregressive models to BOS.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class PublishedNetwork(nn.Module):
         refuse_without_row(context, self.rows, "backbone.rows")
         if self.rows <= self.mask_id:
             raise UserError(
-                f"backbone.mask_id = {self.mask_id}, but {name} has {self.rows} tokens; use an id below {self.rows}"
+                f"backbone.mask_id = {self.mask_id}, but {name} has {self.rows} embeddings; use an id below {self.rows}"
             )
         self.table = nn.Embedding(self.rows, width, dtype=dtype)
         never = None if context.shifted or self.mask_id >= self.V else self.mask_id
@@ -84,7 +84,7 @@ class Head(nn.Module):
         self.bias: nn.Parameter | None = None
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the logits."""
+        """Return the logits [..., V] of hidden states [..., D]."""
         logits = F.linear(hidden, self.weight[: self.V], None if self.bias is None else self.bias[: self.V])
         if self.never is not None:
             logits[..., self.never] = _NEVER  # in place, because the logits are large
@@ -92,7 +92,7 @@ class Head(nn.Module):
 
 
 def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache: Any, *, longest: int) -> Tensor:
-    """Return the position of each token, [L] or [B, L], or raise if there are more than `longest` tokens."""
+    """Return `positions`, or 0 … L − 1 if none are passed; raise if L > `longest` then, or if a cache requires them."""
     if cache is not None and (positions is None or isinstance(attention, str)):
         raise ValueError("with a cache, pass positions, and attention as a mask")
     if positions is not None:

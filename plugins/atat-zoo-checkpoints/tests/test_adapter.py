@@ -89,8 +89,8 @@ def test_without_an_adapter_the_matrices_are_merged(root):
         ),
         ("base --adapter --base exported", r"base was not trained with LoRA \(backbone.lora_rank is 0\)"),
         ("tuned --base exported", "--base only works with --adapter"),
-        ("tuned --adapter --base tuned", "--base tuned is not a folder with config.json or a name on the hub"),
-        ("tuned --adapter --base=", "--base '' is not a folder"),
+        ("tuned --adapter --base tuned", "--base tuned is neither a folder with config.json nor a name on the hub"),
+        ("tuned --adapter --base=", "--base '' is neither a folder"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(words, said, root, atat, monkeypatch):

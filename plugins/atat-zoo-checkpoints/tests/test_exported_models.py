@@ -99,7 +99,7 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
     other.model.joinpath("model.safetensors").write_bytes(b"")
     sentences = [
         ((str(other.path), "out"), "objective 'block' only predicts the first fully masked block"),
-        ((str(run.path), str(run.path)), "is not empty; choose a new folder"),
+        ((str(run.path), str(run.path)), "already exists and is not an empty folder; choose a new folder"),
         ((str(run.path), "\udcff"), r"'\udcff': the name is not UTF-8; choose a different name"),
         ((str(tmp_path / "none"), "out"), "is not a run folder"),
     ]
@@ -131,7 +131,7 @@ def test_it_is_pushed_privately_unless_said_and_a_refusal_of_the_hub_keeps_the_e
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", forbidden)
     with pytest.raises(
-        UserError, match=r"--push me/mine: 403 Forbidden; the export is complete in .*out: .* retry with"
+        UserError, match=r"--push me/mine: the upload failed: 403 Forbidden; .*out is complete: .* retry with"
     ) as one:
         model_export.push(out, "me/mine")
     assert "\n" not in str(one.value)

@@ -217,8 +217,8 @@ def set_(**changes):
         ("setdlm", lambda w, c: c["backbone_config"].update(adaln=True), r"sigma_map\.mlp\.0\.weight is missing"),
         ("setdlm", lambda w, c: c.pop("length"), "settings in an unknown format .*length"),
         ("setdlm", lambda w, c: c.pop("architectures"), "the class None is not supported, only SetDLM"),
-        ("setdlm", lambda w, c: c["noise_config"].update(_target_="a.Cosine"), "does not decode whole texts"),
-        ("setdlm", set_(block_size=8), "does not decode whole texts in SetDLM's orders"),
+        ("setdlm", lambda w, c: c["noise_config"].update(_target_="a.Cosine"), "has an unsupported noise"),
+        ("setdlm", set_(block_size=8), "decodes in blocks or has an unsupported noise"),
         ("setdlm", set_(bos_token_id=V), r"objective\.start = 257 is not a token; use an id from 0 to 256"),
         ("setdlm", lambda w, c: w["static_attention_mask"].logical_not_(), "differs from its computed value"),
         (

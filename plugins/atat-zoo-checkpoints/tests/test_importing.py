@@ -55,7 +55,7 @@ def test_the_backbone_that_reads_a_model_makes_its_run(model, tmp_path):
     run = tmp_path / "run"
     done = CliRunner().invoke(import_, [str(model), str(run), "data.length=8"])
     assert done.exit_code == 0, done.output
-    assert "8 tokens, objective mdlm" in done.output
+    assert "length 8, objective mdlm" in done.output
     made, weights = Model.from_run(run), Published(str(model)).weights
     assert (made.step, made.experiment.parts["backbone"].name) == (0, "reader")
     assert all(torch.equal(weight, weights[name]) for name, weight in made.module.backbone.named_parameters())
@@ -345,7 +345,7 @@ def test_a_checkpoint_has_plain_settings_or_none_and_weights_of_which_the_averag
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in entries.items():
             archive.writestr(name, data)
-    with pytest.raises(UserError, match=r"cannot be read: the file is compressed, which torch\.save does not do; copy"):
+    with pytest.raises(UserError, match=r"the file is compressed, which torch\.save does not do; check the path"):
         read_checkpoint(path)
 
 

@@ -80,7 +80,7 @@ def test_a_backbone_with_a_table_of_positions_is_refused(module):
     shares = {"prompt_share": 0.0, "gap_share": 0.0, "subset_share": 0.0, "importance_loss_weight": 0.1}
     try:
         with pytest.raises(
-            UserError, match="has its start token at position −1, which position embeddings do not include"
+            UserError, match="has its start token at position −1, which learned position embeddings lack"
         ):
             SetDiffusionModule(module.context, parts, 1, start=0, **shares)
     finally:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @component
 class Rank:
-    """p_i = min(1, λ exp(ρ_i / T)), where ρ_i in [0, 1] is the rank of I_i among the row's maskable tokens.
+    """p_i = min(1, λ exp(ρ_i / T)) with temperature T, where ρ_i in [0, 1] is the rank of token i's importance.
 
-    Only the order of importance matters, not its magnitude: an estimator with the values 0.49 and 0.51 has the same
-    effect as one with 0 and 1. Tokens of equal importance share their mean rank.
+    λ makes the mean of p the mask rate. Only the order of importance in a sequence matters: the values 0.49 and 0.51
+    have the same effect as 0 and 1. Tokens of equal importance share their mean rank.
     """
 
     name = "rank"
@@ -30,7 +30,7 @@ class Rank:
     )
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], given importance [B, L], rate [B] and maskable, bool [B, L]."""
+        """Return mask probabilities p, float32 [B, L], given importance [B, L], rate [B] and maskable, bool [B, L]."""
         import torch
 
         from atat_zoo.diffusion.calibration import water_fill

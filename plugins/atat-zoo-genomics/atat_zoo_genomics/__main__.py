@@ -28,7 +28,7 @@ def main() -> None:
 @click.option("--arm", "arms", multiple=True, help="Arm to train (default: all); can be repeated.")
 @click.option("--write", type=click.Path(path_type=Path), help="Markdown file to write the results to.")
 def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> None:
-    """Train on GUE's core promoters in DATA, and compare with k-mer models on the same sequences."""
+    """Train models on GUE's core promoters in DATA, and compare their NLL with that of k-mer models."""
     from atat_zoo.cli.console import Bars
     from atat_zoo.experiment.runs import write_text
     from atat_zoo.system.errors import UserError, nearest
@@ -47,8 +47,8 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 
 @main.command()
 @click.option("--task", required=True, help="GUE task, such as prom_core_all.")
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder with the task's CSV files.")
-@click.option("--run", required=True, type=click.Path(path_type=Path), help="Run folder whose tokenizer is dna.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of GUE or of the task's files.")
+@click.option("--run", required=True, type=click.Path(path_type=Path), help="Folder of a run with the tokenizer dna.")
 @click.option(
     "--seed",
     "seeds",
@@ -56,7 +56,7 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
     type=int,
     default=(17, 18, 19),
     show_default=True,
-    help="Number of seeds for the classification head.",
+    help="Seed for the classification head and the order of examples; can be repeated.",
 )
 @click.option(
     "--epochs", default=2, show_default=True, type=click.IntRange(1), help="Number of passes over the training split."
@@ -81,7 +81,7 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 def gue(
     task: str, data: Path, run: Path, seeds: tuple[int, ...], split: str, scratch: bool, as_json: bool, **recipe: Any
 ) -> None:
-    """Fine-tune a run's network for a GUE task, and print its metric and the metric of a 6-mer model tuned on dev."""
+    """Fine-tune a run's network for a GUE task, and compare it with logistic regression on 6-mers, tuned on dev."""
     from atat_zoo.cli.console import print_json
     from atat_zoo_genomics.gue import TASKS, Recipe
     from atat_zoo_genomics.gue import gue as measure

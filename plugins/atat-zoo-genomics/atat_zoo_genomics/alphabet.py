@@ -48,14 +48,14 @@ def reverse_complement(text: str) -> str:
 
 @component
 class DNATokenizer(Tokenizer):
-    """Tokenizer with the ids 0 to 4 for A, C, G, T and N, 5 for BOS and 6 for EOS: V = 7.
+    """Tokenizer with the ids 0 to 4 for A, C, G, T and N, 5 for BOS and 6 for EOS.
 
     Lower case, which marks repeats in genomes, is read as upper case, U as T, and IUPAC's ten codes for two or three
     bases as N. All other characters are errors. Decoding returns the letters A, C, G, T and N.
     """
 
     name = "dna"
-    summary = "one token per base A, C, G, T or N; V = 7 with BOS and EOS"
+    summary = "one token per base (A, C, G, T or N), and BOS and EOS"
     refs = ("doi:10.1093/nar/13.9.3021",)
     texts: ClassVar[tuple[str, ...]] = ("ACGTNNACCGT", "", "A", "GATTACA" * 9)
 

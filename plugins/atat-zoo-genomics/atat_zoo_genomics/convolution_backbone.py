@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class ConvolutionBackbone:
     """Gated convolutions over both sides of each position, with a dilation that doubles from layer to layer.
 
-    A layer adds W (a · silu(g)) to its input, where a and g are convolutions of the normalised input (Dauphin et al.,
-    ICML 2017); dilations 1, 2, 4, … restart after every `cycle` layers (van den Oord et al., 2016). Without
-    positional embeddings, a sequence may have any length.
+    A layer adds W (a · silu(g)) to its input, with a learned matrix W and convolutions a and g of the normalised input
+    (Dauphin et al., ICML 2017). The dilations 1, 2, 4, … restart after every `cycle` layers (van den Oord et al.,
+    2016). The network has no position embeddings, so a sequence may have any length.
 
     If `reverse_complement` is set, p(x | z) is exactly equivariant to the reverse complement: half of the channels
     belong to each strand, and each layer has the same weights for both strands, mirrored (Shrikumar et al., 2017). The
-    network has half as many weights at the same cost. Equivariance holds if all tokens are visible at once, but not
-    under an attention mask.
+    network has half as many weights, but takes the same FLOPs. Equivariance holds without an attention mask, but not
+    with one.
 
     Attention masks, positions and cached tokens work as in attention: each kernel position reads the token at that
     position if the mask allows it. This path is slower and is used only if a caller passes one of these arguments.
@@ -40,7 +40,7 @@ class ConvolutionBackbone:
     reads_time: ClassVar[bool] = False
 
     layers: int = param(6, help="number of layers", ge=1, le=10_000)
-    width: int = param(128, help="number of channels, D", ge=2)
+    width: int = param(128, help="number of channels", ge=2)
     kernel: int = param(5, help="kernel width, an odd number", ge=1)
     cycle: int = param(
         4,
@@ -83,5 +83,5 @@ class ConvolutionBackbone:
         from atat_zoo_genomics.genomic_networks import ConvolutionModule
 
         asked = f"a backbone of {self.layers} layers, width {self.width} and kernel {self.kernel}"
-        require(4 * (self.matrices + 2 * context.vocabulary_size * self.width), asked, "its weights", "make it smaller")
+        require(4 * (self.matrices + 2 * context.vocabulary_size * self.width), asked, "its weights", "reduce width")
         return ConvolutionModule(context.vocabulary_size, **values_of(self))

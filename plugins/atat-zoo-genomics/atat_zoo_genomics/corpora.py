@@ -43,9 +43,7 @@ class _FromFiles(Divided, Corpus):
     )
     test_share: float = param(0.05, help="fraction of documents held out for testing if `test` is not set", ge=0, lt=1)
     seed: int = param(0, help="random seed for the held-out split", ge=0)
-    piece: int = param(
-        0, help="maximum number of bases per document, above which records are split; 0 disables splitting", ge=0
-    )
+    piece: int = param(0, help="maximum number of bases per document; longer records are split, unless this is 0", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.train:
@@ -78,7 +76,7 @@ class _FromFiles(Divided, Corpus):
 
 @component
 class FASTACorpus(_FromFiles):
-    """FASTA files, in which each `>` begins a record with any number of lines of any length."""
+    """FASTA files, in which a line that starts with `>` begins a record with any number of sequence lines."""
 
     name = "fasta"
     summary = "FASTA files, plain or gzipped"
@@ -102,7 +100,7 @@ class FASTACorpus(_FromFiles):
 
 @component
 class FASTQCorpus(_FromFiles):
-    """FASTQ files, with four lines per read and the sequence in the second; qualities are checked but not used."""
+    """FASTQ files, with four lines per read and the sequence in the second; qualities are only counted, not read."""
 
     name = "fastq"
     summary = "FASTQ files, plain or gzipped"
@@ -146,7 +144,7 @@ class DNACSVCorpus(_FromFiles):
 
 
 def bases(text: str, path: Path, number: int) -> str:
-    """Return a line's sequence converted to A, C, G, T and N; see `read_bases`."""
+    """Return a line's sequence converted by `read_bases`, or raise a `UserError` that names the file and the line."""
     try:
         return read_bases(text)
     except ValueError as error:
@@ -156,7 +154,7 @@ def bases(text: str, path: Path, number: int) -> str:
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield, for each row in a CSV file, the line number and the values in the given columns."""
+    """Yield the line number and the values in `columns` of each row in a CSV file; a `UserError` names a bad line."""
     csv.field_size_limit(2**31 - 1)
     with opened(path) as file:
         reader = csv.reader(file)

@@ -1,10 +1,10 @@
 """The networks of `gated_convolution` and `kmer`.
 
-B sequences, L tokens, C cached ones, D channels, K positions of a kernel, V predictable tokens, S strands, R the reach.
+Shapes: B sequences, L tokens, C cached tokens, D channels, K kernel positions, V predictable tokens, S strands.
 
-With S = 2, the first half of the channels belongs to this strand, and the second half to the other strand. A layer
-that treats both alike computes an output of the other strand with the weights of the same output of this strand, but
-with the halves of its input exchanged and its positions mirrored.
+With S = 2, the first half of the channels belongs to this strand, and the second half to the other strand. To treat
+both strands alike, a layer computes the outputs for the other strand with this strand's weights, after exchanging the
+halves of the input channels and mirroring the kernel positions.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Read:
         self.known: dict[int, Tensor] = {}
 
     def of(self, number: int) -> Callable[[Tensor], tuple[Tensor, Callable[[int], Tensor]]]:
-        """Return a function from a layer's number and input [B, L, D] to the tokens that are read and their offsets.
+        """Return a function from the input [B, L, D] of layer `number` to the tokens that it reads and their offsets.
 
         The tokens are [B, C + L, D]. The offsets are a function from an offset to a matrix, [1 or B, L, C + L], with 1
-        where a visible token is at this offset.
+        where a visible token is at this offset from a position.
         """
 
         def read(h: Tensor) -> tuple[Tensor, Callable[[int], Tensor]]:
@@ -93,7 +93,7 @@ class Read:
         return read
 
     def at(self, offset: int, positions: Tensor) -> Tensor:
-        """Return a mask of the token at an offset from each position, bool [1, L, C + L] or [B, L, C + L]."""
+        """Return a mask, bool [1 or B, L, C + L], that is True at the visible token at `offset` from each position."""
         if offset not in self.known:
             there = positions[:, None] == self.positions[:, :, None] + offset
             self.known[offset] = there if self.attention is None else there & self.attention
@@ -153,7 +153,7 @@ class Embedding(nn.Embedding):
         self.strands = strands
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return [..., D]."""
+        """Return the channels [..., D] for tokens [...]."""
         here = super().forward(tokens)
         return here if self.strands == 1 else torch.cat([here, super().forward(self.complement[tokens])], dim=-1)
 
@@ -179,7 +179,7 @@ class Head(nn.Module):
 
 
 def complement_of(vocabulary_size: int) -> Tensor:
-    """Return the id of each token's complement, int64 [V + 1]; the mask and tokens other than bases keep theirs."""
+    """Return the id of each token's complement, int64 [V + 1], as in `COMPLEMENT`; other tokens keep their own id."""
     known = COMPLEMENT if vocabulary_size >= len(COMPLEMENT) else ()
     return torch.tensor([*known, *range(len(known), vocabulary_size + 1)])
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AVERAGE = "average"
 _METRICS = {"mcc": "Matthews' correlation", "f1": "F1, mean over classes"}
 
-# Of a data set, the names of its classes are its folders'; their order in the alphabet numbers them.
+# The number of classes of each dataset. Classes have the names of their folders, and are numbered alphabetically.
 BENCHMARKS = {
     "dummy_mouse_enhancers_ensembl": 2,
     "demo_coding_vs_intergenomic_seqs": 2,
@@ -46,8 +46,8 @@ class _FineTuned(Task):
     """Base class for both tasks, which selects datasets and trains the classification head."""
 
     only: tuple[str, ...] = param((), help="dataset names; default: all")
-    epochs: int = param(2, help="epochs", ge=1)
-    batch_size: int = param(128, help="sequences per step", ge=1)
+    epochs: int = param(2, help="number of passes over the training sequences", ge=1)
+    batch_size: int = param(128, help="sequences per training step", ge=1)
     learning_rate: float = param(2e-3, help="peak learning rate", gt=0)
 
     def _check(self, known: Iterable[str]) -> None:
@@ -59,10 +59,10 @@ class _FineTuned(Task):
 
 @component
 class GueTask(_FineTuned):
-    """The 28 datasets of GUE, each evaluated on its test file with its own metric, and their average.
+    """The 28 datasets of GUE, each evaluated on its test file with GUE's metric for it, and the average of the scores.
 
-    `python -m atat_zoo_genomics gue` compares one dataset with a logistic regression on 6-mers. The standard error is
-    over seeds. A sequence that is longer than the run's training sequences is an error.
+    `python -m atat_zoo_genomics gue` compares the network with a logistic regression on 6-mers for one dataset. The
+    standard error is over seeds. A sequence that is longer than the run's training sequences is an error.
     """
 
     name = "gue"
@@ -120,7 +120,7 @@ class GenomicBenchmarksTask(_FineTuned):
 
     The seed determines how the training sequences are divided into folds. For each fold, the network is fine-tuned with
     a classification head on the other folds, and evaluated on this fold and on the dataset's test sequences. Scores are
-    accuracies. Scores and standard errors are averaged over folds, and `average` is the mean test accuracy over
+    accuracies, averaged over folds, with a standard error over folds. `average` is the mean test accuracy over
     datasets. Sequences are truncated to the length of the run's training sequences.
     """
 
@@ -207,7 +207,7 @@ class GenomicBenchmarksTask(_FineTuned):
         rows = [row[: model.context.length] for row in model.tokenizer.encode_batch(texts)]
         if split == "train" and len(rows) < self.folds:
             raise UserError(
-                f"{root} has {len(rows)} sequences, which is fewer than the {self.folds} folds; copy the folder again"
+                f"{root} has {len(rows)} sequences for folds = {self.folds}; lower folds, or copy the folder again"
             )
         return rows, torch.tensor([classes.index(file.parent.name) for file in files])
 
@@ -217,5 +217,5 @@ def _score(quantity: str, values: Sequence[float]) -> Score:
 
 
 def _averaged(values: Sequence[Sequence[float]]) -> Score:
-    """Return the average score over datasets for each training run."""
+    """Return the mean over training runs of the average score over datasets, given values per dataset and run."""
     return _score("mean of the datasets' scores", [fmean(each) for each in zip(*values, strict=True)])

@@ -24,7 +24,7 @@ class Task(NamedTuple):
     """Task of GUE (Zhou et al., arXiv:2306.15006, table 1)."""
 
     folder: str  # in GUE's archive, with train.csv, dev.csv and test.csv
-    bases: int  # of a sequence, at most
+    bases: int  # maximum number of bases in a sequence
     classes: int = 2
     metric: str = "mcc"  # Matthews' correlation coefficient; "f1" is the mean over classes
 
@@ -40,7 +40,7 @@ TASKS: dict[str, Task] = {
     "virus_covid": Task("virus/covid", 1000, 9, "f1"),
 }
 NEEDS = "gue requires the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`"
-# C of the logistic regression, of which dev chooses.
+# Values of C, the inverse regularisation strength of the logistic regression, which is chosen on dev.
 _STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
 
 
 def find(task: str, folder: Path, split: str) -> Path:
-    """Return the file for a split (`train`, `dev` or `test`) in the folder of GUE or in the folder of the task."""
+    """Return the file for a split (`train`, `dev` or `test`) in GUE's folder or the task's, or raise a `UserError`."""
     if task not in TASKS:
         raise UserError(f"unknown task {task!r}{nearest(task, list(TASKS))} (tasks: {', '.join(TASKS)})")
     names = (f"{TASKS[task].folder}/{split}.csv", f"{task}.{split}.csv", f"{split}.csv")
@@ -147,7 +147,7 @@ def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
 def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, *, trained: bool) -> Predict:
     """Fine-tune a run's network with a classification head, and return the classifier.
 
-    If `trained` is set, training starts from the run's weights. Shorter sequences are padded with masks.
+    If `trained` is set, training starts from the run's weights. Sequences are padded with masks to the longest one.
     """
     import torch
 

@@ -19,15 +19,15 @@ def kmer_nats(
 ) -> Iterator[NDArray[np.float64]]:
     """Yield, for k = 1 … `longest`, −log p(x_i | x_{i−k+1} … x_{i−1}) of each base in nats, float64 [n, L].
 
-    Estimates are interpolated as proposed by Witten and Bell (IEEE Transactions on Information Theory 37, 1991): with N
-    occurrences of a context h, T distinct bases after it, and p' the estimate of the context without its first base,
+    Estimates are interpolated (Witten and Bell, IEEE Transactions on Information Theory 37, 1991): for a context h that
+    occurs N times, c(h, x) times before x, and before T distinct bases, with p' the estimate without h's first base,
 
-        p(x | h) = (c(h, x) + T · p'(x)) / (N + T),     p'(x) for an unseen h, and 1/V below k = 1.
+        p(x | h) = (c(h, x) + T · p'(x)) / (N + T),     p'(x) for an unseen h, and p' = 1/V for k = 1.
 
     The start of a sequence is part of the context, so a k-mer model has an exact left-to-right likelihood.
 
     Args:
-        train: sequences to count, [N, L]; ids from 0 to V, where V marks positions to ignore.
+        train: sequences to count, [m, L]; ids from 0 to V, where V marks positions to ignore.
         text: sequences to predict, [n, L].
         vocabulary_size: V.
         longest: largest k.

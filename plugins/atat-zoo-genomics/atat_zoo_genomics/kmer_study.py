@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TASK = "prom_core_all"
 LONGEST = 8  # k of the largest k-mer model
-BASELINE = 6  # k of the one that everything is compared with
+BASELINE = 6  # k of the k-mer model that every model is compared with
 
 
 class Arm(NamedTuple):
@@ -31,12 +31,12 @@ class Arm(NamedTuple):
 ARMS: dict[str, Arm] = {
     "plain": Arm("gated convolutions"),
     "bell": Arm(
-        "the same, logit-normal mask rates and simple weights",
+        "gated convolutions, logit-normal mask rates and simple weights",
         ("mask_rates.use=logit_normal", "objective.weight=simple"),
     ),
-    "both": Arm("the same, reverse-complement equivariant", ("backbone.reverse_complement=true",)),
-    "kmer": Arm("the same, k-mer importance", ("estimator.use=kmer", "masking.use=reveal")),
-    "runs": Arm("the same, masks of whole 6-mers", ("mask_drawing.use=kmer",)),
+    "both": Arm("gated convolutions, reverse-complement equivariant", ("backbone.reverse_complement=true",)),
+    "kmer": Arm("gated convolutions, k-mer importance", ("estimator.use=kmer", "masking.use=reveal")),
+    "runs": Arm("gated convolutions, masks of whole 6-mers", ("mask_drawing.use=kmer",)),
 }
 
 
@@ -129,9 +129,9 @@ Written by `python -m atat_zoo_genomics study DATA --write STUDY.md`, on the cor
 (`{TASK}`, [arXiv:2306.15006](https://arxiv.org/abs/2306.15006)): 70 bases each, evaluated on the test split.
 
 A k-mer model predicts a base from the k − 1 bases before it, with counts of the training split (interpolated
-Witten–Bell), and has an exact likelihood. A network has a bound (≤): j masked bases, j uniform, and four masks per
-sequence, the same for all models, including the n-gram model. Differences are on the same sequences, with 95 %
-CIs over sequences; each network was trained once, so the CIs do not include the variation between seeds.
+Witten–Bell), and has an exact likelihood. For the other models, the table has a bound (≤) from the same four masks per
+sequence, each with a uniformly drawn number of masked bases. Differences are paired by sequence, with 95 % CIs over
+sequences; each network was trained once, so the CIs do not include the variation between seeds.
 
 {table(figures)}
 """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @component
 class KmerEstimator:
-    """Importance of a base, learned as one value for each k-mer around a base.
+    """Importance of a base, learned as one value for each k-mer context.
 
     The k-mer consists of the tokens of z at `reach` positions on either side, including masks, so k = 2·reach. With the
     target `difficulty`, the estimator learns the expected loss of a masked base in this context. It only reads visible
@@ -30,7 +30,7 @@ class KmerEstimator:
     learns: ClassVar[bool] = True
 
     reach: int = param(
-        3, help="number of context positions on each side; the table has (V + 1)^(2·reach) entries", ge=1, le=16
+        3, help="context positions on each side; the table has (vocabulary size + 1)^(2·reach) entries", ge=1, le=16
     )
 
     def tells_apart(self, trained: bool) -> bool:
@@ -42,7 +42,7 @@ class KmerEstimator:
         from atat_zoo_genomics.genomic_networks import KmerModule
 
         numbers = (context.vocabulary_size + 1) ** (2 * self.reach)
-        require(4 * numbers, f"estimator.reach = {self.reach}", "its table", "lower it")
+        require(4 * numbers, f"estimator.reach = {self.reach}", "its table", "lower reach")
         return KmerModule(context.vocabulary_size, self.reach)
 
 
@@ -52,14 +52,14 @@ class KmerMaskDrawing:
 
     Runs are adjacent, and their random offset makes every position within a run equally likely. The marginals are
     exactly p, and the masks at a higher rate contain those at a lower rate. The masks do not depend on the text, so
-    they do not bias the model. Joshi et al. (TACL 2020) mask spans of text.
+    they do not bias the model. SpanBERT (Joshi et al., TACL 2020) masks spans, too.
     """
 
     name = "kmer"
     summary = "masks whole k-mers together, with unchanged marginals"
     refs = ("doi:10.1162/tacl_a_00300",)
 
-    k: int = param(6, help="number of tokens masked together, k", ge=1, le=1_000_000)
+    k: int = param(6, help="number of tokens masked together", ge=1, le=1_000_000)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
         """See `MaskDrawing`."""

@@ -18,7 +18,7 @@ V = 7
 
 
 def test_a_table_for_which_there_is_no_memory_is_refused():
-    words = rf"^estimator\.reach = 8 needs about {4e-9 * 7**16:,.1f} GB just for its table, .*; lower it$"
+    words = rf"^estimator\.reach = 8 needs about {4e-9 * 7**16:,.1f} GB just for its table, .*; lower reach$"
     with pytest.raises(UserError, match=words):
         KmerEstimator(reach=8).build(Context(vocabulary_size=6, length=8))
 

@@ -124,7 +124,7 @@ def test_mistakes(model, tmp_path):
         GueTask(only=("tf_9",))
     name = "demo_human_or_worm"
     task = benchmarks(tmp_path, name, train=4, test=3)
-    with pytest.raises(UserError, match="has 4 sequences, which is fewer than the 5 folds"):
+    with pytest.raises(UserError, match="has 4 sequences for folds = 5"):
         task.measure(model, tmp_path / "run", seed=0)
     (tmp_path / name / "train" / "negative" / "x.txt").touch()
     with pytest.raises(UserError, match=r"x\.txt contains no sequence"):

@@ -15,7 +15,7 @@ class Limits:
     longest: int = 2048  # tokens per text, including given and special tokens
     batch_size: int = 64  # texts per request, and texts that are generated together
     waiting: int = 128  # requests with texts that have not been started
-    seconds: float = 120.0  # that a request may take, including its time in the queue
+    seconds: float = 120.0  # maximum duration of a request, including its time in the queue
     body: int = 1 << 20  # bytes per request
     connections: int = 512  # open at the same time
     arriving: float = 20.0  # seconds within which a request must arrive

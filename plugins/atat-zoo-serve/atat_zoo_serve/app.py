@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 _HERE = "atat_zoo_serve"
 # Names of this machine. A request to a different name may come from a malicious web page (DNS rebinding).
 _NAMES = ("localhost", "127.0.0.1", "::1")
-_LATE = "the request exceeded the server's time limit; request fewer or shorter texts, or fewer steps"
+_LATE = "the request exceeded the server's time limit; request fewer steps or less text, or try again later"
 
 
 def application(service: Service) -> FastAPI:
@@ -261,7 +261,7 @@ class Guard:
         await self.app(scope, within, send)
 
     def check(self, path: str, headers: dict[str, bytes]) -> None:
-        """Raise a `RefusedError` for another host name at a local server, or a request to /v1/ without the API key."""
+        """Raise a `RefusedError` if a local server is addressed by another name, or a request to /v1/ lacks the key."""
         host = None
         with suppress(KeyError, ValueError):
             host = urlsplit(f"//{headers['host'].decode('latin-1')}").hostname

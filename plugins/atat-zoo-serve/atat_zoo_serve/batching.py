@@ -38,7 +38,7 @@ class WantedText:
 
 @attrs.frozen
 class Drawn:
-    """One decoding step of a text: the positions that changed and their new tokens, the mask's id if remasked."""
+    """One decoding step of a text: the positions that changed, and their new tokens (the mask's id if remasked)."""
 
     text: WantedText
     positions: list[int]
@@ -65,7 +65,7 @@ Event = Drawn | Done | Failed
 
 
 class GoneError(Exception):
-    """Error that stops a computation after its client has disconnected."""
+    """Error that stops a computation after its job was cancelled."""
 
 
 class BusyError(Exception):
@@ -80,8 +80,8 @@ class StoppedError(Exception):
 class Job:
     """Texts of a request.
 
-    The worker's thread calls `tell` with each event; decoding steps are included if `follows` is set. It also calls
-    `begin`, which returns the texts, because a job with `weighs` set uses the model there.
+    The worker's thread calls `tell` with each event; decoding steps are included if `follows` is set. The thread also
+    calls `begin`, which returns the texts, because `begin` runs the model if `weighs` is set.
     """
 
     sampler: Sampler
@@ -90,7 +90,7 @@ class Job:
     tell: Callable[[Event], None]
     follows: bool = False
     weighs: bool = False
-    gone: bool = False  # whether the client has disconnected
+    gone: bool = False  # whether the job was cancelled
     texts: list[WantedText] | None = None  # that have not been started; None before `begin`
     how: str = attrs.field(init=False)  # the sampler as JSON, to find jobs with the same one
 
@@ -132,7 +132,7 @@ class Worker:
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop, and wait for the thread to end."""
+        """Stop, and wait up to 5 seconds for the thread to end."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=5)

@@ -74,7 +74,7 @@ class Server(uvicorn.Server):
     @contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals in this context without raising them again at its end, as uvicorn does, for a clean exit."""
+        """Handle signals in this context; unlike uvicorn, do not raise them again at its end, so the exit is clean."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -93,9 +93,9 @@ def _files() -> int:
 
 
 class Connection(H11Protocol):
-    """Connection with time limits for receiving each request and sending each response.
+    """Connection with time limits for receiving a request and for a client that does not read the response.
 
-    When the limit on connections is reached, a new connection replaces the one that has been idle longest.
+    At the limit on connections, a new connection replaces the one that has been idle longest, or is refused if none is.
     """
 
     def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
@@ -130,7 +130,7 @@ class Connection(H11Protocol):
     def _wait(self) -> None:
         self.since = self.loop.time()
         self._cancel("request")
-        # After the guard, which answers to half a request.
+        # Later than the guard's limit, so that the guard can answer an incomplete request with an error.
         self._timers["request"] = self.loop.call_later(_LATER * self.limits.arriving, self._end)
 
     def _end(self) -> None:

@@ -27,7 +27,7 @@ _FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *I
 _ROUTES = "GET /health or /v1/models, or POST /v1/completions, /v1/chat/completions or /v1/infill"
 # Messages for the framework's own errors.
 _SENTENCES = {
-    400: "the request cannot be parsed; send JSON with less nesting",
+    400: "the request cannot be parsed; send JSON in UTF-8, with less nesting",
     404: f"unknown path; use {_ROUTES}",
     405: f"method not allowed; use {_ROUTES}; for web pages from a different origin, start the server with --cors",
 }

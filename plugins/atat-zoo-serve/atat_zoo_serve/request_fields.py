@@ -49,7 +49,7 @@ def _unless(sentence: str, *neutral: Any) -> BeforeValidator:
 
 
 def _named(value: Any, depth: int = 0) -> Any:
-    """Return a sampler's name or table, or raise an error if it is nested too deeply or contains too large a number."""
+    """Return a name or table, or raise an error if it is nested too deeply, has a large number or is another type."""
     if depth == 0 and not isinstance(value, str | dict | None):
         raise _wrong('expected a name or an object, such as {"use": "ancestral", "steps": 32}')
     if depth > _DEEPEST:
@@ -90,9 +90,9 @@ class _Table(BaseModel):
 
 
 class StreamOptions(_Table):
-    """Options for the end of a stream."""
+    """Options of a streamed response."""
 
-    include_usage: bool | None = Field(None, description="whether to send the usage in an additional last chunk")
+    include_usage: bool | None = Field(None, description="whether to send the numbers of tokens in an additional chunk")
     include_obfuscation: bool | None = Field(None, description="ignored: the server does not pad chunks")
 
 
@@ -101,7 +101,7 @@ class TextRequest(_Table):
 
     model: str | None = Field(None, description="name of the model as listed by `/v1/models`")
     n: Integer | None = Field(None, ge=1, description="number of texts to generate per input (default: 1)")
-    seed: Integer | None = Field(None, ge=-1, lt=2**63, description="random seed; -1 draws one")
+    seed: Integer | None = Field(None, ge=-1, lt=2**63, description="random seed; -1 (default) draws one")
     stream: bool | None = Field(None, description="whether to stream the response as server-sent events")
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, description="sampling temperature; 0 is greedy")
@@ -119,7 +119,7 @@ class EndingRequest(TextRequest):
     max_tokens: Integer | None = Field(
         None, ge=0, description="number of tokens to generate (default: as many as fit in the model's input)"
     )
-    stop: Stops | None = Field(None, description="up to four strings; the text ends before the first that it contains")
+    stop: Stops | None = Field(None, description="up to four strings; the text ends before the first of them")
     logprobs: LogProbs = None
     logit_bias: LogitBias = None
     frequency_penalty: Penalty = None
@@ -151,7 +151,7 @@ class ChatRequest(EndingRequest):
     messages: list[dict[str, Any]] = Field(
         min_length=1, description="dialogue so far, for which the model generates the next message"
     )
-    max_completion_tokens: Integer | None = Field(None, ge=1, description="replaces max_tokens")
+    max_completion_tokens: Integer | None = Field(None, ge=1, description="same as max_tokens, but takes precedence")
     top_logprobs: LogProbs = None
     tools: Tools = None
     tool_choice: Tools = None

@@ -47,7 +47,7 @@ class UnmaskingText:
 
     @property
     def written(self) -> list[int]:
-        """Tokens in all gaps, each gap up to its end token."""
+        """Tokens in all gaps, without the end token of a gap and the tokens after it."""
         return [self.ids[i] for _, span, _ in self._gaps() for i in span]
 
     @property
@@ -127,7 +127,7 @@ class Answer(ABC):
 
     @abstractmethod
     def shown(self, text: UnmaskingText, final: str, whole: bool) -> tuple[str, str | None]:
-        """Return the visible part of a choice, given its `final` beginning, and the reason if the text ends there."""
+        """Return the visible part of the text before its first mask, `final`, and the reason if the text ends there."""
 
     def extra(self, text: UnmaskingText) -> Table:
         """Return additional fields for a choice whose text is final; by default, an empty dict."""

@@ -29,14 +29,14 @@ _LIMITS = Limits()
     type=click.IntRange(0, 65535),
     help="Port to use; 0 picks a free one.",
 )
-@click.option("--key", envvar="ATAT_KEY", help="API key that clients must send.")
+@click.option("--key", envvar="ATAT_KEY", help="API key that clients must send (default: $ATAT_KEY).")
 @click.option(
     "--cors",
     multiple=True,
-    help="Allowed CORS origin, such as http://localhost:3000; use * for all.",
+    help="Allowed CORS origin, such as http://localhost:3000, or * for all; can be repeated.",
 )
 @options("device", "same_precision")
-@click.option("--compile", is_flag=True, help="Compile the network at startup, which takes a minute.")
+@click.option("--compile", is_flag=True, help="Compile the network at startup, which takes about a minute.")
 @count("--max-length longest", 1, "Maximum number of tokens per text.", _LIMITS.longest)
 @count("--batch-size", 1, "Maximum number of texts per batch and per request.", _LIMITS.batch_size)
 @count("--max-queue waiting", 1, "Maximum number of requests in the queue.", _LIMITS.waiting)
@@ -46,7 +46,7 @@ _LIMITS = Limits()
     default=_LIMITS.seconds,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="Request timeout in seconds.",
+    help="Maximum duration of a request in seconds, including its time in the queue.",
 )
 def serve(
     run: Path,
@@ -109,7 +109,7 @@ def serve(
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on the host and port."""
+    """Return a socket that listens on the host and port, or raise a `UserError`."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
@@ -120,4 +120,4 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         problem = os.strerror(error.errno or 0)
     where = f"--host {clip(host)} --port {port}"
-    raise UserError(f"cannot listen on {where}: {problem}; choose a different port, or 0 for a free one")
+    raise UserError(f"cannot listen on {where}: {problem}; choose a different host or port (0 for a free port)")

@@ -1,4 +1,4 @@
-"""Service for a model: turns each request into a plan with a sampler and tokenized texts, and checks its limits."""
+"""Service for a model: checks requests against limits, and plans each one with a sampler and tokenized texts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from atat_zoo_serve import Limits
 from atat_zoo_serve.batching import Job, WantedText, Worker
 from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, TextRequest
 
-# Maximum number of steps, plus some per masked token: a step that unmasks nothing takes time, too.
+# A sampler in a request may take at most _STEPS + _EACH · (masked tokens) steps, because every step takes time.
 _STEPS, _EACH = 1000, 16
 
 
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def weighs(self) -> bool:
-        """Whether the model chooses the length of a gap."""
+        """Whether the model chooses the length of any gap."""
         return any(len(layout.choices) > 1 for layout in self.layouts)
 
     @property
@@ -60,8 +60,8 @@ class Plan:
 class Service:
     """Named model that plans requests and prepares their texts.
 
-    `text_generator` generates texts, and `weigher`, which lacks its guidance, scores gap lengths. `key` is the API key;
-    `here` is set if only this machine may send requests; `cors` contains the origins of web pages that may do so.
+    `text_generator` generates texts, and `weigher`, the same without guidance, scores gap lengths. `key` is the API
+    key. `here` is set if only this machine may send requests. `cors` contains the origins of web pages that may do so.
     """
 
     name: str
@@ -208,7 +208,7 @@ class Service:
         return fitting(number or text_generator.length - sum(map(len, fitting(1).pieces)))
 
     def begin(self, plan: Plan, job: Job) -> list[WantedText]:
-        """Return the texts of a job, after the model has chosen the gap lengths that the request leaves open."""
+        """Return a job's texts after the model chose open gap lengths; raise a `GoneError` if the job is cancelled."""
         numbers = row_numbers(len(plan.layouts), plan.number)
         texts: list[WantedText] = []
         for layout, row in zip(plan.layouts, numbers, strict=True):

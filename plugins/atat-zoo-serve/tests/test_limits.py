@@ -117,7 +117,7 @@ def test_too_many_wait_and_too_long_a_while(model):
         assert refusal(answer) == (429, "rate_limit_exceeded", "the queue is full (2 requests); try again later")
         assert answer.headers["retry-after"] == "1"
         assert answer.json()["error"]["type"] == "requests"
-        late = "the request exceeded the server's time limit; request fewer or shorter texts, or fewer steps"
+        late = "the request exceeded the server's time limit; request fewer steps or less text, or try again later"
         assert [refusal(each.result()) for each in posted] == [(408, "timeout", late)] * 3
         assert service.worker.queue == 0
         gate.release(99)

@@ -28,7 +28,7 @@ def test_what_cannot_be_served_is_a_sentence(atat, run, tmp_path):
         said = refused(atat, "serve", str(run), "--port", port)
         assert said == (
             f"error: cannot listen on --host 127.0.0.1 --port {port}: Address already in use; "
-            "choose a different port, or 0 for a free one"
+            "choose a different host or port (0 for a free port)"
         )
     assert "Cannot assign requested address" in refused(atat, "serve", str(run), "--host", "203.0.113.1", "--port", "0")
     assert "invalid host name" in refused(atat, "serve", str(run), "--host", "a" * 99, "--port", "0")

@@ -65,7 +65,7 @@ def config_of(model: str, revision: str | None) -> dict[str, Any]:
 
 
 def longest_of(config: dict[str, Any]) -> int | None:
-    """Return the maximum number of positions from a model's config.json, or None if it has none."""
+    """Return the maximum number of positions from a model's config.json, or None if it does not state it."""
     found = (config.get(key) for key in ("max_position_embeddings", "n_positions", "max_sequence_length"))
     return next((value for value in found if isinstance(value, int) and value > 0), None)
 
@@ -89,7 +89,7 @@ class FoundTokenizer(NamedTuple):
 
 
 def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
-    """Return a model's tokenizer, without running its code."""
+    """Return a model's tokenizer, without running its code, or raise `Unreadable` if the model has none."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -115,7 +115,7 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
 
 
 def template_of(model: str, found: Any) -> str | None:
-    """Return a model's chat template, or the one named "default" if it has several."""
+    """Return a model's chat template, or the one named "default" if it has several; raise `Unreadable` if invalid."""
     if isinstance(found, dict) and "default" not in found:
         raise Unreadable(
             f"model = {model!r} has the chat templates {clip(', '.join(map(repr, found)), 60)}, but none is named "

@@ -22,8 +22,8 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 from typing_extensions import override
 
 SOURCE = 1 << 16  # maximum characters of a template
-CHARACTERS = 1 << 24  # maximum characters that a template may create, plus this number per character of the messages:
-_EACH = 64
+CHARACTERS = 1 << 24  # maximum characters that a template may create for empty messages
+_EACH = 64  # additional characters that it may create per character of the messages
 _STEP, _VALUE = 128, 8  # cost in characters of a step, and of a value in a list
 _BITS = 4096  # maximum bits of a number
 # Functions whose result may be larger than their arguments, or than numbers in a format string.
@@ -49,7 +49,7 @@ class _Work:
             raise TooMuchError
 
     def size(self, value: Any) -> tuple[int, int]:
-        """Return the size of a value and its number of elements, including nested ones, if it is within the limit."""
+        """Return a value's size and number of elements, including nested ones, or raise `TooMuchError` at the limit."""
         characters, values, waiting = 0, 0, [value]
         while waiting:
             each = waiting.pop()
@@ -77,7 +77,7 @@ class _Work:
             yield each
 
     def ask(self, name: str, given: Sequence[Any]) -> list[Any]:
-        """Return a function's arguments, with lists for iterators, unless the function's result may be too large."""
+        """Return a function's arguments, with lists for iterators, or raise if the result may be too large."""
         self.spend(_STEP)
         given = [list(self.steps(each)) if isinstance(each, Iterator) else each for each in given]
         if name in _GROWING:

@@ -27,7 +27,7 @@ class _Frame(NamedTuple):
     marks: list[str]  # the placeholder of each message; empty without content
 
     def contents_in(self, text: str, messages: Sequence[Message]) -> list[str] | None:
-        """Return the message contents in a rendered text, or None if the text also differs between contents."""
+        """Return the message contents in a rendered text, or None if the text around them is not `pieces`."""
         found, at = [], len(self.pieces[0])
         said = [message.content for message, mark in zip(messages, self.marks, strict=True) if mark]
         for content, after in zip(said, self.pieces[1:], strict=True):
@@ -91,7 +91,7 @@ class ChatModel(LibraryModel):
     def chat(
         self, messages: Sequence[Message], *, answering: bool = False, learned: Sequence[int] | None = None
     ) -> list[Part]:
-        """Return the tokens of a dialogue; `learned` contains the indices of the answers to train on (default: all)."""
+        """Return the tokens of a dialogue; `learned`: answers to train on, by default all, or none if `answering`."""
         if learned is None:
             learned = [i for i, message in enumerate(messages) if message.answers and not answering]
         text = self.rendered(messages, answering)
@@ -188,7 +188,7 @@ class ChatModel(LibraryModel):
                 yield i, (start + a, start + b)
 
     def span(self, messages: Sequence[Message], i: int, whole: str) -> tuple[int, int]:
-        """Return the start and end of message i, which is an answer, in the whole text."""
+        """Return the start and end of answer i in the whole text; rewritten earlier text is a `RewrittenError`."""
         before, after = self.rendered(messages[:i], True), self.rendered(messages[: i + 1], False)
         if not (after.startswith(before) and whole.startswith(after)):
             raise RewrittenError(
@@ -198,7 +198,7 @@ class ChatModel(LibraryModel):
         return len(before), len(after)
 
     def rendered(self, messages: Sequence[Message], answering: bool) -> str:
-        """Return the text of messages as `transformers` renders it."""
+        """Return the text of messages as `transformers` renders it, or raise a `UserError` if the template fails."""
         from jinja2 import TemplateError, TemplateSyntaxError
 
         from atat_zoo_transformers.rendering import TooMuchError, rendered

@@ -33,8 +33,8 @@ class TransformersBackbone(LoRABackbone):
     is never predicted. A causal model gets bidirectional attention unless the objective restricts it, and learns during
     training to read masks (Gong et al., arXiv:2410.17891). If `shift` is set, it still predicts each token at the
     position before it. A causal model does not have a mask, so `mask_id` names a token that does not occur in text.
-    With next-token objectives, the mask only starts a text, so it may be BOS or EOS, which are predicted like other
-    tokens.
+    With an autoregressive objective, the mask is only the start token, so it may be BOS or EOS, which are predicted
+    like other tokens.
 
     The network is split before its last layer, so that logits are only computed where they are needed. A model whose
     logits are not the output of that layer is refused. Dropout is not supported, because the library draws it from a
@@ -58,7 +58,7 @@ class TransformersBackbone(LoRABackbone):
 
     model: str = param(help="model name on the hub, or local folder")
     revision: str | None = param(
-        None, help="commit, tag or branch on the hub, or hash of the code in a local folder; default: the newest"
+        None, help="commit, tag or branch on the hub, or hash of the code in a folder; default: the newest commit"
     )
     pretrained: bool = param(True, help="whether to start from the model's weights instead of random weights")
     mask_id: int | None = param(None, help="id of the mask token; default: the mask of the model's tokenizer", ge=0)
@@ -104,7 +104,7 @@ class TransformersBackbone(LoRABackbone):
             mask = library.token_to_id(special["mask_token"]) if "mask_token" in special else None
             if mask is None:
                 raise Unreadable(
-                    f"the tokenizer of {self.model!r} has no mask; set mask_id to a token that does not occur in text"
+                    f"the tokenizer of {self.model!r} has no mask; set mask_id to the id of an unused token"
                 )
             object.__setattr__(self, "mask_id", mask)
 
@@ -141,7 +141,7 @@ class TransformersBackbone(LoRABackbone):
         if longest is not None and longest < experiment.data.length:
             yield Problem(
                 "data.length",
-                f"{experiment.data.length} is longer than {self.model}'s maximum of {longest} tokens; shorten it",
+                f"{experiment.data.length} is longer than {self.model}'s maximum of {longest} tokens; lower it",
             )
 
     def no_export_because(self, experiment: Experiment) -> str | None:

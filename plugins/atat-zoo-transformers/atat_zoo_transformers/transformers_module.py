@@ -51,7 +51,7 @@ def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: 
 
 
 def _mask(*args: Any, **options: Any) -> Any:
-    """Return the full attention mask of a layer, because a missing mask means full attention."""
+    """Return a layer's attention mask even if it is causal, because `_attend` treats no mask as full attention."""
     return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
 
 
@@ -88,7 +88,7 @@ def built(
     checkpoint_activations: bool,
     **others: Any,  # parameters that the network does not use
 ) -> TransformersModule:
-    """Return the module, with the model's weights in a training run, and otherwise ready to load saved weights.
+    """Return the module, with the model's weights if `pretrained` is set and a run starts, and else random weights.
 
     Raises:
         UserError: see `TransformersBackbone.build`.
@@ -180,7 +180,7 @@ def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], mode
         )
     for name, weight in files.items():
         if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
-            raise UserError(f"{model}: {name} has the unsupported type {weight.dtype}; use one with float weights")
+            raise UserError(f"{model}: {name} has the unsupported type {weight.dtype}; use float weights")
     for name, weight in named.items():
         refuse_not_finite(name, weight, model)
 
@@ -228,7 +228,7 @@ class TransformersModule(nn.Module):
         self.causal = not foreign and network.config.model_type not in MASKED
         self.first = first_position(network)
         if longest is not None and length > longest - self.first:
-            raise UserError(f"data.length = {length} exceeds the maximum {longest - self.first} of {model}; lower it")
+            raise UserError(f"data.length = {length} exceeds {model}'s maximum {longest - self.first}; lower it")
         self.asks: dict[str, Any] = {}
         if self.causal:
             self.asks = {"use_cache": False}
@@ -255,7 +255,7 @@ class TransformersModule(nn.Module):
         self.register_load_state_dict_pre_hook(_again)
 
     def _split(self, network: Any, head: str) -> None:
-        """Split the last layer off a network, and check that its output is the logits."""
+        """Split the last layer off a network, and raise a `UserError` unless its output is the logits."""
         probe = torch.arange(min(_PROBED, self.V))[None]
         self.layer, decoder = _last_layer(network, self.model, head)
         louder = decoder.register_forward_pre_hook(lambda _, hidden: _LOUDER * hidden[0])
@@ -275,7 +275,7 @@ class TransformersModule(nn.Module):
             )
 
     def _obeys(self) -> bool:
-        """Return whether attention follows a mask, so that the last token has an effect only under a full mask."""
+        """Return whether a mask controls attention: the last token affects others under a full, not a causal, mask."""
         probe = torch.arange(min(_PROBED, self.V))
         texts = torch.stack([probe, torch.cat([probe[:-1], probe[:1]])])
         full = torch.ones(1, 1, len(probe), len(probe), dtype=torch.bool)
@@ -327,7 +327,7 @@ class TransformersModule(nn.Module):
             attention is not None or cache is not None
         ):  # the previous position is not the previous token of the text
             raise UserError(
-                f"backbone.shift: this objective passes only a part of the text to {self.model}; set shift = false"
+                f"backbone.shift: this objective passes {self.model} an attention mask or a cache; set shift = false"
             )
         if not self.attends and (attention is not None or cache is not None):
             raise UserError(f'{self.model} does not support custom attention masks; set objective.use = "mdlm"')
@@ -348,7 +348,7 @@ class TransformersModule(nn.Module):
 
 
 class Head(nn.Module):
-    """Last layer of a model, which maps its input [..., D] to logits [..., V] and never predicts the model's mask.
+    """Last layer of a model, which maps its input [..., D] to logits [..., V] and never predicts the token `never`.
 
     The class is not an `nn.Linear`, because optimizers could treat its weights like those of an inner layer.
     """
@@ -360,7 +360,7 @@ class Head(nn.Module):
         self.weight, self.bias, self.V = layer.weight, layer.bias, V
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the logits."""
+        """Return the logits [..., V] for inputs [..., D]."""
         logits = F.linear(hidden, self.weight, self.bias)[..., : self.V]
         if self.never is not None:
             logits[..., self.never] = _NEVER  # in place, because the logits are large
@@ -389,7 +389,7 @@ class Embedding(nn.Module):
 
 
 def _last_layer(network: Any, model: str, head: str) -> tuple[str, nn.Linear]:
-    """Return the name of the layer that computes the logits, and the layer."""
+    """Return the name of the linear layer that computes the logits, and the layer, or raise a `UserError`."""
     layer = dict(network.named_modules()).get(head) if head else network.get_output_embeddings()
     name = next((name for name, module in network.named_modules() if module is layer and name), None)
     if name is None or not isinstance(layer, nn.Linear):

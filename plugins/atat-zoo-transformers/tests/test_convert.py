@@ -331,7 +331,7 @@ def _longer(folder, table):
     table["added_tokens"] += [{"id": size + i, "content": f"<|extra{i}|>", **added} for i in (0, 1)]
 
 
-UNKNOWN = "tokens, but encodes every text as unknown; download its files again"
+UNKNOWN = "tokens, but encodes each tested one as unknown; download its files again"
 
 
 @pytest.mark.parametrize(

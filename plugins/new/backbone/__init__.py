@@ -24,7 +24,7 @@ class PlaceholderBackbone:
     reads_time: ClassVar[bool] = False
 
     layers: int = param(2, help="number of layers", ge=1)
-    width: int = param(64, help="width D", ge=2)
+    width: int = param(64, help="width of the hidden states", ge=2)
     reach: int = param(16, help="distance beyond which all tokens have the same weight", ge=1)
 
     def build(self, context: Context) -> nn.Module:

@@ -20,7 +20,7 @@ class PlaceholderCallback:
     summary = "logs the norm of the weights"
     refs = ()
 
-    every: int = param(10, help="steps between measurements", ge=1)
+    every: int = param(10, help="number of training steps between measurements", ge=1)
 
     def build(self) -> Callback:
         """Return Composer's callback."""

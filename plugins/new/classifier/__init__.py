@@ -18,15 +18,15 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderClassifier:
-    """p(class | z) = σ(s · (f − c)), where f is how often the given letters occur per visible token."""
+    """p(class | z) = σ(s · (f − c)), where f is the number of the given letters per token; masks have no letters."""
 
     name = "placeholder"
     summary = "classifies texts by the frequency of certain letters"
     refs = ()
 
     letters: str = param("e", help="letters to count")
-    sharpness: float = param(4.0, help="s, steepness", ge=0)
-    centre: float = param(0.2, help="number of letters per token at which the probability is 0.5, c")
+    sharpness: float = param(4.0, help="steepness s", ge=0)
+    centre: float = param(0.2, help="number c of letters per token at which the probability is 0.5")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> Callable[[Tensor], Tensor]:
         """Return a function from z, int64 [M, L], to log p(class | z), float32 [M]; masks (id V) have no letters."""

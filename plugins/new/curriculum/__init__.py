@@ -1,4 +1,4 @@
-"""A curriculum that begins with the first tokens of a sequence."""
+"""A curriculum that begins with higher loss weights for the first tokens of a sequence."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderCurriculum:
-    """Multiplies the loss at position i by exp(−s·i/L), where s decreases linearly to 0 during training."""
+    """Weights the loss at position i in proportion to exp(−s·i/L); training decreases s linearly to 0."""
 
     name = "placeholder"
     summary = "gives higher loss weights to the first tokens of a sequence early in training"
     refs = ()
 
     sharpness: float = param(
-        1.0, help="s, strength: the first token initially has exp(s) times the weight of the last", ge=0, le=50
+        1.0, help="initial s: the first token has exp(s) times the weight of the last", ge=0, le=50
     )
 
     def build(self, context: Context) -> PlaceholderCurriculum:
@@ -36,7 +36,7 @@ class PlaceholderCurriculum:
         return "beginnings" if progress < 1 else "all"
 
     def weights(self, masked: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
-        """Return positive loss weights c, float32 [B, L], with mean 1 over the maskable tokens in each sequence."""
+        """Return positive loss weights, float32 [B, L], whose mean over the maskable tokens of a sequence is 1."""
         import torch
 
         maskable = masked.maskable

@@ -16,7 +16,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderEstimator:
-    """Importance that is the inverse of a token's frequency in its sequence."""
+    """Importance that is 1 divided by the number of times that the token occurs in its sequence."""
 
     name = "placeholder"
     summary = "tokens that are frequent in the sequence are less important"

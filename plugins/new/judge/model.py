@@ -1,4 +1,4 @@
-"""The code."""
+"""The adaptive code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Code:
-    """Adaptive Markov model over bytes with the Krichevsky-Trofimov estimator."""
+    """Adaptive Markov model over bytes with additive smoothing (0.5 is the Krichevsky-Trofimov estimator)."""
 
     title = "placeholder"
 

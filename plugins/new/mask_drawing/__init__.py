@@ -14,7 +14,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderDrawing:
-    """Masks spans with marginals p: adjacent tokens share a uniform random number u, and a token is masked if u < p."""
+    """Masks spans: adjacent tokens share a uniform random number u, and a token is masked if u is below its p."""
 
     name = "placeholder"
     summary = "masks spans of adjacent tokens together, with unchanged marginals"

@@ -17,7 +17,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderRates:
-    """f(r) = 1 + s (2r − 1): s > 0 favours high rates, s < 0 favours low rates, and s = 0 equals `uniform`."""
+    """Density f(r) = 1 + s (2r − 1) of mask rate r: s > 0 favours high rates, s < 0 low rates, and s = 0 neither."""
 
     name = "placeholder"
     summary = "mask rates with a linear density"

@@ -14,17 +14,17 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderMasking:
-    """p_i = min(1, λ e^s) where I_i exceeds a threshold and λ elsewhere, with λ such that the mean of p is the rate."""
+    """p = min(1, λ e^s) where importance exceeds `level`, else min(1, λ); λ makes the mean of p the mask rate."""
 
     name = "placeholder"
     summary = "masks tokens above an importance threshold more often"
     refs = ()
 
     level: float = param(0.5, help="importance threshold", ge=0, le=1)
-    strength: float = param(1.0, help="strength s, for a factor of exp(s)", ge=0, le=50)
+    strength: float = param(1.0, help="strength s, which gives a factor of exp(s)", ge=0, le=50)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], given importance [B, L], rate [B] and maskable, bool [B, L]."""
+        """Return mask probabilities p, float32 [B, L], given importance [B, L], rate [B] and maskable, bool [B, L]."""
         from atat_zoo.diffusion.calibration import water_fill
 
         return water_fill(self.strength * (importance > self.level).double(), rate, maskable)

@@ -17,10 +17,10 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderMetric(Metric):
-    """Fraction of tokens whose predicted probability is at least a threshold."""
+    """Fraction of true tokens whose predicted probability is at least `least`."""
 
     name = "placeholder"
-    summary = "fraction of tokens with at least a certain predicted probability"
+    summary = "fraction of true tokens with at least a certain predicted probability"
     refs = ()
 
     least: float = param(0.01, help="minimum probability", gt=0, le=1)

@@ -18,7 +18,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderObjective:
-    """Replaces the cross-entropy CE of each masked token with s·log(1 + CE/s); the bound is the same as for `mdlm`."""
+    """Trains with s·log(1 + CE/s) in place of the cross-entropy CE of each masked token; evaluates `mdlm`'s bound."""
 
     name = "placeholder"
     summary = "cross-entropy, damped for tokens with a large loss"

@@ -27,7 +27,7 @@ class PlaceholderOrder(Order):
     first: Literal["middle", "ends"] = param("middle", help="part of the text to decode first: the middle or the ends")
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a score for each position, float64 [A, L]; the position with the highest score is decoded first."""
+        """Return a score for each position, float64 [A, L], of A texts; the highest score is decoded first."""
         import torch
 
         rows, length = step.open.shape

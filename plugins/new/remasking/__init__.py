@@ -20,14 +20,14 @@ class PlaceholderRemasking(Remasking):
     """During the first steps, remasks each token from an earlier step with a fixed probability."""
 
     name = "placeholder"
-    summary = "remasks a fixed fraction of the sampled tokens during the first steps"
+    summary = "remasks sampled tokens with a fixed probability during the first steps"
     refs = ()
 
     share: float = param(0.05, help="probability of remasking a token", ge=0, le=1)
-    until: float = param(0.5, help="fraction of steps after which tokens are final", ge=0, le=1)
+    until: float = param(0.5, help="fraction of the maximum number of steps after which tokens are final", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a mask, bool [A, L], that is True for tokens to remask."""
+        """Return a mask, bool [A, L], that is True for tokens to remask in A texts of L tokens."""
         drawn = step.free & ~step.open
         if step.fresh is not None:
             drawn &= ~step.fresh

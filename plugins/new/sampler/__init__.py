@@ -24,11 +24,11 @@ class PlaceholderSampler(CompositeSampler):
     summary = "decodes from left to right, with few tokens per step at first and then more"
     refs = ()
 
-    steps: int = param(32, help="number of decoding steps, T", ge=1)
+    steps: int = param(32, help="number of decoding steps", ge=1)
     token_sampling: TokenSampling = component_param("token_sampling", "categorical", help="token sampling")
 
     def parts(self) -> SamplerChoices:
-        """Return the combination."""
+        """Return the choices that the sampler combines."""
         return SamplerChoices(
             order=LeftToRightOrder(),
             tokens_per_step=CosineTokensPerStep(steps=self.steps),

@@ -15,13 +15,13 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderSchedule:
-    """Rises linearly for w steps, and then decays with the inverse square root of step k as √(w/k)."""
+    """Rises linearly to the peak for w steps, and then decays to √(w/k) times the peak in step k."""
 
     name = "placeholder"
     summary = "inverse square root decay, independent of the training length"
     refs = ("arXiv:1706.03762",)
 
-    warmup_steps: int = param(100, help="number of linear warmup steps, w", ge=1)
+    warmup_steps: int = param(100, help="number w of linear warmup steps", ge=1)
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """Return torch's scheduler, whose peak is the learning rate of each parameter group."""

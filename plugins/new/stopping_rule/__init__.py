@@ -29,7 +29,7 @@ class PlaceholderStoppingRule(StoppingRule):
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a mask, bool [A], that is True for texts that are finished."""
+        """Return a mask, bool [A], that is True for each of A texts whose masks are all filled in this step."""
         return step.open.sum(1) <= self.left
 
 

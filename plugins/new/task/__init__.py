@@ -19,7 +19,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderTask(Task):
-    """Fraction of held-out texts whose last token has the highest probability given all tokens before it."""
+    """Fraction of held-out texts whose last counted token has the highest probability given all other tokens."""
 
     name = "placeholder"
     summary = "accuracy of predicting the last token of a sequence"

@@ -34,7 +34,7 @@ class HalfBytes(TokenizerModel):
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text for ids, without half bytes that have no counterpart, which a model may generate."""
+        """Return the text for ids, without half bytes that lack the other half, because a model may generate those."""
         written, high = bytearray(), -1
         for i in ids:
             if 16 <= i < 32 and high >= 0:
@@ -58,10 +58,10 @@ class HalfBytes(TokenizerModel):
 
 @component
 class PlaceholderTokenizer(Tokenizer):
-    """Two tokens per byte of the UTF-8 text: V = 34, enough for any text."""
+    """Two tokens per byte of the UTF-8 text, so that 34 ids, with BOS and EOS, encode any text."""
 
     name = "placeholder"
-    summary = "two tokens per UTF-8 byte; V = 34 with BOS and EOS"
+    summary = "two tokens per UTF-8 byte; 34 ids with BOS and EOS"
     refs = ()
 
     def train(self, documents: Callable[[], Iterator[str]]) -> HalfBytes:

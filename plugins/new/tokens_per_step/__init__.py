@@ -17,7 +17,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderTokensPerStep(TokensPerStep):
-    """Unmasks ⌈gᵏ⌉ positions in step k, so with g = 2 (1, 2, 4, 8 …), n tokens take about log₂ n steps."""
+    """Unmasks ⌈gᵏ⌉ positions in step k = 0, 1, …: with g = 2 (1, 2, 4, 8 …), n tokens take about log₂ n steps."""
 
     name = "placeholder"
     summary = "exponential growth: 1 token, then 2, 4, 8 and so on"
@@ -39,7 +39,7 @@ class PlaceholderTokensPerStep(TokensPerStep):
         return step.remaining.clamp(max=self.taken(step.number))
 
     def taken(self, number: int) -> int:
-        """Return ⌈gᵏ⌉, limited to the maximum length of a text."""
+        """Return ⌈gᵏ⌉ for step k = `number`, but at most 2³⁰."""
         taken = 1.0
         for _ in range(number):
             taken = min(taken * self.growth, 2.0**30)

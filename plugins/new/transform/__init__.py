@@ -1,4 +1,4 @@
-"""A transform that drops tokens from the training stream."""
+"""A transform that drops tokens from training sequences."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderTransform(Transform):
-    """Drops a fraction of the tokens, and rejects a sequence that becomes too short."""
+    """Drops each token with probability `share`, and rejects a sequence that keeps fewer than `least` tokens."""
 
     name = "placeholder"
     summary = "drops random tokens"
     refs = ()
 
-    share: float = param(0.1, help="fraction of tokens to drop", gt=0, lt=1)
+    share: float = param(0.1, help="probability of dropping a token", gt=0, lt=1)
     least: int = param(4, help="minimum number of tokens to keep", ge=1)
 
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:

@@ -14,14 +14,14 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderUncertainty:
-    """−log Σp² / log V, the Rényi entropy of order 2 divided by its maximum."""
+    """−log Σp² / log V for probabilities p of V tokens: the Rényi entropy of order 2 divided by its maximum."""
 
     name = "placeholder"
-    summary = "collision entropy of the prediction divided by log V"
+    summary = "collision entropy of the prediction, divided by its maximum"
     refs = ("https://projecteuclid.org/euclid.bsmsp/1200512181",)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]; V does not include logits of −∞."""
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]; log V does not count logits of −∞."""
         import torch
 
         precise = torch.float64 if logits.dtype == torch.float64 else torch.float32

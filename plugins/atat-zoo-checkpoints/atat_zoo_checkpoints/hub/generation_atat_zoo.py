@@ -33,8 +33,8 @@ def generate(
 ) -> Tensor:
     """Return texts, int64 [B · num_return_sequences, L], in which masks are replaced and given tokens are unchanged.
 
-    A generated text ends with its first EOS, and masks after it become padding. Padding does not change the result:
-    each text in a batch is generated as if it were the only one, with its padding on the same side.
+    Unless `windows` applies, a generated text ends with its first EOS, and padding replaces masks after it. Padding in
+    the inputs does not change the distribution of a text, and stays on the same side.
 
     Args:
         begun: the inputs, if passed as a positional argument.
@@ -44,8 +44,8 @@ def generate(
         sampler: `ancestral` unmasks random positions, as in the reverse process of uniform masking; `confidence`
             unmasks the positions with the most probable tokens, equally many per step; `strided` unmasks the j-th
             masked position of the input in step j mod s.
-        steps: maximum number of decoding steps, and s for `strided`.
-        temperature: value that divides the logits; 0 selects the most probable token.
+        steps: maximum number of decoding steps, s; default: the configuration's, or 64.
+        temperature: divisor of the logits; 0 selects the most probable token; default: the configuration's, or 1.
         max_length: number of tokens in the whole text, without padding. Masks are appended to each input, before a
             final EOS. Without inputs, the default is the length of a training sequence.
         max_new_tokens: number of masks to append, as an alternative to `max_length`.

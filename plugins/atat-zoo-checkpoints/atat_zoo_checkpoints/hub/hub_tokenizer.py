@@ -32,7 +32,7 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
         length: maximum number of tokens in a text.
 
     Raises:
-        UserError: if the tokenizer has no `library`, or V is not the library's next id.
+        UserError: if the tokenizer has no `library`, or its ids have gaps, so that V is not the library's next id.
     """
     from transformers import PreTrainedTokenizerFast
 

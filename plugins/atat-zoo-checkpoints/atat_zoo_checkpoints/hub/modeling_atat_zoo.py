@@ -303,7 +303,7 @@ class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
     ) -> CausalLMOutput | tuple[Tensor, ...]:
         """Return logits [B, L, S] of the next token at each position; keys and values are not cached.
 
-        The arguments are those of any causal model in transformers; `labels` are not shifted.
+        The arguments are those of any causal model in transformers. Pass `labels` unshifted, to also get the loss.
         """
         most = self.config.max_position_embeddings + 1  # including the start token
         ids, _, places = self.visible_first(input_ids, attention_mask, most)

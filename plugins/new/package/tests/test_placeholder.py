@@ -1,4 +1,4 @@
-"""The conformance suite; also test what is special about the part."""
+"""The conformance suite; add tests for what only this component does."""
 
 import pytest
 
