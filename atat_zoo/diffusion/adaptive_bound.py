@@ -1,8 +1,8 @@
 """The adaptive bound, for masks that depend on the clean sequence (docs/explanation/adaptive-masks.md).
 
 Forward weights w_i > 0 may depend on the clean sequence. In reverse, the power path 1 − α_i = t^{w_i} unmasks the
-tokens in a Plackett–Luce order with weights w. The model has p_θ(x_i | z) and reverse weights ŵ_i, which depend only on
-z. With the masked set M and W_M = Σ_{i∈M} w_i, there are two bounds on −log p_θ(x):
+tokens in a Plackett–Luce order with weights w. The model predicts p_θ(x_i | z) and reverse weights ŵ_i from z. With the
+masked set M, W_M = Σ_{i∈M} w_i, Ŵ_M likewise and CE_i = −log p_θ(x_i | z), there are two bounds on −log p_θ(x):
 
     order form   E Σ_M Σ_{i∈M} (w_i/W_M) [ CE_i + log (w_i/W_M)/(ŵ_i/Ŵ_M) ]
     timed form   E ∫ Σ_{i∈M} { w_i [ CE_i + log w_i/ŵ_i ] − w_i + ŵ_i } dt/t
@@ -37,27 +37,27 @@ class DrawnMask:
 
     masked: Tensor  #: M, bool [B, L]
     maskable: Tensor  #: bool [B, L]
-    rate: Tensor  #: the fraction of masked tokens, or its expectation: k/n or r, float64 [B]
-    #: The mask rate from which the model may compute the time: k/n or t, float64 [B]. It is not r, which depends on the
-    #: weights of the clean text.
+    rate: Tensor  #: the fraction k/n of masked tokens (order form) or its expectation r (timed form), float64 [B]
+    #: The mask rate from which the model may compute the time: k/n or t, float64 [B]. Unlike r, it does not depend on
+    #: the weights of the clean text.
     level: Tensor
     clock: Tensor  #: the state of the draw: arrival times [B, L], or s = log(−log t) [B]
 
 
 class BoundForm(Protocol):
-    """A form of the bound, which draws masks and returns their terms."""
+    """A form of the bound, which draws masks and returns their terms of the bound."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return stratified uniform numbers in [0, 1) for the draws of a sequence: `draws` tensors, float64 [B]."""
+        """Return `draws` tensors of uniform numbers in [0, 1), float64 [B], stratified over the draws of a sequence."""
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw a mask from log w [B, L]; `unit`, float64 [B] in [0, 1), sets its size, and `keys`, [B], its tokens."""
+        """Draw a mask from log w [B, L]; `unit`, float64 [B] in [0, 1), sets k or r, and `keys`, [B], the tokens."""
 
     def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight and bracket, float64 [B, L], such that Σ_i (weight_i · CE_i + bracket_i) estimates the bound.
+        """Return a weight and a bracket for each token, float64 [B, L].
 
-        The estimate is unbiased. Weight and bracket are zero where not masked, and have gradients with respect to log w
-        and log ŵ, [B, L].
+        Σ_i (weight_i · CE_i + bracket_i) is an unbiased estimate of the bound. Weight and bracket are zero where not
+        masked, and have gradients with respect to log w and log ŵ, [B, L].
         """
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class OrderForm:
     """The order form: k is uniform on {1 … n}, and M is the last k arrivals of an exponential race with rates w."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return the uniform numbers that give the k of `likelihood_bounds.exact_k`, so both see the same masks."""
+        """Return numbers that give the k of `likelihood_bounds.exact_k`; with uniform w, the masks are equal, too."""
         return [(k - 0.5) / n.clamp(min=1) for k in counts(n, keys, draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
@@ -100,15 +100,15 @@ class OrderForm:
 
 
 class TimedForm:
-    """The timed form: tokens are masked independently at a time t at which the mean of t^{w_i} is a uniform rate r.
+    """The timed form: tokens are masked independently at the time t at which the mean of t^{w_i} is the rate r.
 
-    r is uniform on (0, 1]. The integral is over t, and r decides only where it is evaluated, because uniform t and
-    weights below 1 would give infinite variance. Hence neither t nor dt/dr has a gradient. The variance still diverges
+    The integral is over t. It is evaluated at the t of a rate r that is uniform on (0, 1], because uniform t would give
+    infinite variance with weights below 1. Neither t nor dt/dr has a gradient. The variance still diverges
     logarithmically as r → 0, like that of `likelihood_bounds.continuous_t`, so the order form needs fewer draws.
     """
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return (u + j)/draws (see `BoundForm`)."""
+        """Return (u + j)/draws for each draw j, with one u in [0, 1) per sequence (see `BoundForm`)."""
         u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
         return [(u + j) / draws for j in range(draws)]
 
@@ -128,7 +128,7 @@ class TimedForm:
             speed = log_w + _log_masked(drawn.clock, log_w)
             log_s = speed.masked_fill(~drawn.maskable, _NEVER).logsumexp(1, keepdim=True)
             log_s = torch.where(n > 0, log_s, 0.0)
-        # Visible tokens must not reach exp, where their gradient could be infinite times zero.
+        # For visible tokens, exp could overflow and turn their gradient of zero into NaN.
         log_w = torch.where(drawn.masked, log_w - log_s, 0.0)
         log_reverse = torch.where(drawn.masked, log_reverse.double() - log_s, 0.0)
         weight = n * torch.where(drawn.masked, log_w.exp(), 0.0)
@@ -160,9 +160,9 @@ def estimate(
 ) -> Estimate:
     """Return an estimate of one form of the bound on clean sequences.
 
-    With uniform w and ŵ, the order form equals `likelihood_bounds.exact_k` with the same keys. The arguments are those
-    of `exact_k`; `look`, which returns CE and log ŵ at the masked positions of z; the clean tokens x; and log w,
-    [B, L].
+    With uniform w and ŵ, the order form equals the average over the masks of `likelihood_bounds.exact_k` with the same
+    keys. The arguments are those of `exact_k`; `look`, which returns CE and log ŵ at the masked positions of z; the
+    clean tokens x, [B, L]; and log w, [B, L].
     """
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     contribution, weights, loss_sum, loss_count = zero.clone(), zero.clone(), zero.clone(), torch.zeros_like(x)
@@ -184,8 +184,8 @@ def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
 
     ∇E_q f = E[∇f + (f − b) ∇log q], where b is the mean of f over the other draws of the same sequence at the same k or
     t (Kool et al., 2019); E[∇f] by itself would have the wrong sign. f is `bound`, the sum Σ_i (weight_i · CE_i +
-    bracket_i) for each of K ≥ 2 draws, and log_q holds their log-probabilities; both are [K, B]. The result, [B], is
-    the mean of f.
+    bracket_i) for each of K ≥ 2 draws, and log_q holds their log-probabilities; both are [K, B]. The value of the
+    result, [B], is the mean of f. Raises a `ValueError` for a single draw.
     """
     if len(bound) < 2:
         raise ValueError("a leave-one-out baseline needs at least two draws per sequence")
@@ -210,5 +210,5 @@ def _log_share(log_w: Tensor, masked: Tensor) -> Tensor:
 
 def _log_masked(s: Tensor, log_w: Tensor) -> Tensor:
     """Return log t^{w_i} for s = log(−log t) [B], float64 [B, L]."""
-    # Far beyond e^300, the probability is still 0, and its gradient is not 0 · ∞.
+    # At e^300, the probability is already 0; beyond, its gradient would be 0 · ∞.
     return -(s[:, None] + log_w).clamp(max=300.0).exp()

@@ -49,13 +49,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = 
     """Return softmax(q kᵀ/√D) v, [B, H, Q, D], for q [B, H, Q, D] and for k and v [B, H, K, D].
 
     A query attends to the keys where the mask is True. The mask is bool, broadcast to [B, H, Q, K], or a `BlockMask`,
-    with at least one key per query. With `causal` (Q = K), a query attends to its own and earlier keys.
+    with at least one key per query. With `causal` (Q = K, without a mask), it attends to its own and earlier keys.
     """
     if mask is not None and not isinstance(mask, Tensor):
         from torch.nn.attention.flex_attention import flex_attention
 
         attended = flex_attention(q, k, v, block_mask=mask)
-        assert isinstance(attended, Tensor)  # it could return more
+        assert isinstance(attended, Tensor)  # with other arguments, it returns a tuple
         return attended
     short = q.device.type == "cpu" and q.dtype is torch.bfloat16 and len(q) > 1 and k.shape[2] <= SHORT
     if not short:
@@ -64,6 +64,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = 
     if causal:
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
-        # The bias is added rather than filled in, which is slower.
+        # Adding a bias is faster than filling in −∞.
         scores = scores + torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, -torch.inf)
     return scores.softmax(-1).to(v.dtype) @ v

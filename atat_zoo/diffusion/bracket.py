@@ -1,4 +1,4 @@
-"""A bracket around the likelihood of a sequence over many decoding orders (docs/explanation/mathematics.md).
+"""An upper and a lower bound on −log p(x) from several decoding orders of x (docs/explanation/mathematics.md).
 
 With p(x) = E_σ[p(x | σ)], K independent orders and w_k = p(x | σ_k), the mean of the w_k has the expectation p(x), so
 the expectation of its logarithm is at most log p(x) (Burda et al., arXiv:1509.00519). The tangent of the logarithm at
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class Bracket(NamedTuple):
-    """A lower and an upper bound on −log p(x) of each sequence, in expectation, each in nats, float64 [n]."""
+    """Bounds on −log p(x) that hold in expectation, in nats, and the effective number of orders; each float64 [n]."""
 
     upper: Tensor  # −log of the mean of the w_k
-    lower: Tensor  # from the tangent; −∞ where the orders differ too much to tell
+    lower: Tensor  # from the tangent; −∞ where the two halves of the orders differ too much
     effective: Tensor  # (Σ w_k)² / Σ w_k², the effective number of orders
 
 
 def bracket(nats: Tensor) -> Bracket:
-    """Return the bracket of each sequence from −log w_k of K independent orders, in nats, float64 [n, K]; K is even."""
+    """Return both bounds from −log w_k of K orders, in nats, float64 [n, K]; raise a `ValueError` unless K is even."""
     K = nats.shape[1]
     if K < 2 or K % 2:
-        raise ValueError("a bracket needs an even number of orders")
+        raise ValueError(f"the lower bound needs an even number of orders, not {K}")
     one, other = (half.logsumexp(1) - math.log(K // 2) for half in (-nats).split(K // 2, dim=1))
     apart = other - one
     # The mean of both tangents: log ψ + w/ψ − 1 with ψ from one half and w from the other.

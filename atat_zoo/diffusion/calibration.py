@@ -1,4 +1,4 @@
-"""Calibration: masking probabilities and numbers of masks with the mean r or r·n, and loss weights with the mean 1.
+"""Calibration: masking probabilities with mean r, numbers of masked tokens with mean r·n, loss weights with mean 1.
 
 See docs/explanation/adaptive-masks.md, "Importance and the mask rate" and "Masks by visible tokens".
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_HALVINGS = 64  # a bracket of 1e6 shrinks to 5e-14, below the resolution of float64 there
+_HALVINGS = 64  # an interval of length 1e6 shrinks to 5e-14, below the resolution of float64 at 1e6
 
 
 def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
@@ -121,11 +121,11 @@ def comb(p: Tensor, start: Tensor) -> Tensor:
 
 
 def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
-    """Return exp(strength · I), divided by its mean over each row's maskable tokens.
+    """Return exp(strength · I), with importance I, divided by its mean over each row's maskable tokens.
 
-    Dividing by the mean over the masked tokens instead would give a single masked token the weight 1. A negative
-    strength favours easy tokens, a positive strength hard ones. The result, float32 [B, L], is positive, and 1 where
-    not maskable.
+    Dividing by the mean over the masked tokens instead would always give the only masked token of a row weight 1. A
+    negative strength favours easy tokens, a positive strength hard ones. The result, float32 [B, L], is positive, and 1
+    where not maskable.
     """
     # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
     logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)
@@ -134,7 +134,7 @@ def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tens
     return torch.where(maskable, (logits - log_mean).exp(), 1.0).float()
 
 
-# Masks that depend only on visible tokens: how many tokens to mask, and which of them to show again.
+# Masks that depend only on visible tokens: how many tokens to mask, and which of them to reveal.
 
 
 def count_masked(rate: Tensor, maskable: Tensor, unit: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Categorical sampling of tokens from log-probabilities, in float64.
 
-Sampling in float32 truncates the tail: uniform numbers are multiples of 2^-24, so rarer tokens are sampled never or too
-often, which amounts to a lower temperature (Zheng et al., arXiv:2409.02908). The cumulative sum and the uniform number
+Sampling in float32 truncates the tail: uniform numbers are multiples of 2^-24, so tokens less probable than this are
+sampled never or too often, as at a lower temperature (Zheng et al., arXiv:2409.02908). The cumulative sum and uniforms
 are therefore float64. One uniform number per position suffices: inverting the cumulative distribution is as exact as
 Gumbel-max in float64, and needs V times fewer random numbers.
 """
@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 24
 
 
 def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return one token per distribution, int64 [N], in 0 … V−1, determined by the distribution and a key, int64 [N].
+    """Return one token per distribution, int64 [N], in 0 … V−1, drawn with one random-number key each, int64 [N].
 
     The log-probabilities [N, V] need not be normalised, and −∞ is never drawn. The temperature is a number, or [N]; at
     0, the most probable token is taken.
@@ -88,10 +88,10 @@ def top_k(log_probs: Tensor, k: int) -> Tensor:
 
 
 def nucleus(log_probs: Tensor, p: float, temperature: float = 1.0) -> Tensor:
-    """Return log-probabilities [N, V] that are −∞ outside the nucleus, the smallest set with total probability p.
+    """Return log-probabilities [N, V] that are −∞ outside the nucleus, the smallest set with probability at least p.
 
-    The nucleus includes ties. It is that of `log_probs`, which need not be normalised, divided by the temperature > 0.
-    Values inside the nucleus do not change. p is in (0, 1]; 1 excludes no token.
+    The nucleus is that of softmax(log_probs / temperature), for a temperature above 0, and includes ties. Values inside
+    the nucleus do not change. p is in (0, 1]; 1 excludes no token.
     """
     if p >= 1:
         return log_probs

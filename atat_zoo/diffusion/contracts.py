@@ -24,19 +24,19 @@ class NoisedBatch:
     x: Tensor  #: clean tokens, int64 [B, L]
     z: Tensor  #: noisy tokens, x with some replaced by m, int64 [B, L]
     masked: Tensor  #: where z is m, bool [B, L]
-    maskable: Tensor  #: which tokens may be masked (not padding, prompts), bool [B, L]
+    maskable: Tensor  #: which tokens may be masked (not padding or prompts), bool [B, L]
     t: Tensor  #: diffusion time, float32 [B], in (0, 1]
     rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), if the noise schedule reaches it
     #: Probability with which each token was masked, float32 [B, L]; the row's rate if this has no closed form
     p: Tensor
-    documents: Tensor | None = None  #: which tokens each token reads, as in `objectives.Batch`, int64 [B, L] or None
+    documents: Tensor | None = None  #: the document number of each token, as in `objectives.Batch`, int64 [B, L]
     index: Tensor | None = None  #: the global sample number of each row, int64 [B], as in `objectives.Batch`
     #: The difficulty of each masked token, which a masking strategy carries over to the next step, float32 [B, L]
     difficulty: Tensor | None = None
 
     @cached_property
     def where(self) -> tuple[Tensor, Tensor]:
-        """Rows and positions of the N masked tokens, int64 [N]; the host waits for the device once per batch."""
+        """Rows and positions of the N masked tokens, int64 [N] each; the host waits for the device once per batch."""
         return pairs(self.masked)
 
 
@@ -45,7 +45,7 @@ class NoiseLevels:
     """The mask rates of the rows of a training step, or of their blocks."""
 
     t: Tensor  #: diffusion time, float32 [B]: the time at which the noise schedule has the rate, in [0, 1]
-    rate: Tensor  #: mask rate r, float32 [B], in (0, 1]; 0 if it is rounded away
+    rate: Tensor  #: mask rate r, float32 [B], in (0, 1], or 0 if float32 rounds it to 0
     #: 1/(r·f(r)), float32 [B], where r is drawn from the density f: the weight of the cross-entropy in the NELBO
     weight: Tensor
 
@@ -68,8 +68,8 @@ class StatefulComponent(Protocol):
 class Denoiser(Protocol):
     """The denoiser p_θ(x_i | z) of a model, for bounds and samplers.
 
-    A subclass defines `__call__` and `mask_id`; everything else has a default. Attributes declare its optional
-    abilities: `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
+    A subclass defines `__call__` and `mask_id`; everything else has a default. Attributes declare the optional methods
+    that it supports; by default, `predict_with_order`, `score_visible` and `begin` raise a `NotImplementedError`.
     """
 
     mask_id: int  #: m; the predictable tokens are the ids below it
@@ -82,11 +82,11 @@ class Denoiser(Protocol):
     #: model; None, the default, for a model that does not read block by block
     block_size: int | None = None
     estimates_importance: bool = False  #: whether `importance` returns a tensor; false by default
-    #: "x", the default, if importance is that of a complete draft, or "z" if it is that of masked tokens, given the
-    #: text with its masks
+    #: "x", the default, if `importance` reads a complete draft, or "z" if it reads the text with its masks and scores
+    #: the masked tokens
     importance_reads: Literal["x", "z"] = "x"
-    gives_order_weights: bool = False  #: whether it has `predict_with_order`; false by default
-    scores_visible_tokens: bool = False  #: whether it has `score_visible`; false by default
+    gives_order_weights: bool = False  #: whether it supports `predict_with_order`; false by default
+    scores_visible_tokens: bool = False  #: whether it supports `score_visible`; false by default
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return the SUBS log-probabilities at some masked positions.
@@ -96,8 +96,8 @@ class Denoiser(Protocol):
             t: diffusion time [B]; defaults to the time that matches the fraction of masked tokens.
             where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order; used only
                 as an index `x[where]`. All N positions must be masked, and none may have a mask in an earlier block
-                (see `step_of`). Given pairs, the caller checks this, because a check would wait for the device at every
-                step.
+                (see `step_of`). If `where` is rows and positions, the caller must ensure this, because a check would
+                wait for the device at every step.
 
         Returns:
             float32 or float64 [N, V], in row-major order; the probabilities of each row sum to 1.
@@ -124,28 +124,28 @@ class Denoiser(Protocol):
         return None
 
     def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [N, V] and log ŵ [N] from one forward pass; position i is next with p = ŵ_i/Ŵ."""
+        """Return log-probabilities [N, V] and log ŵ [N] from one pass; position i is next with probability ŵ_i/Σŵ."""
         raise _unable("gives no order weights")
 
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         """Return log-probabilities [N, V], and log p_θ [M] of M visible tokens, from one forward pass.
 
-        The network sees those tokens; their scores come from the head's distribution, before SUBS replaces it.
+        The network reads those tokens; log p_θ is that of the head's distribution, without the substitution of SUBS.
         """
         raise _unable("does not score visible tokens")
 
     def begin(self, batch: int, window: int) -> BlockDecoder:
         """Return a decoder for B empty sequences; `window` is the maximum number of tokens seen at once.
 
-        This is only for models with a `block_size`.
+        Only denoisers with a `block_size` support this.
         """
         raise _unable("does not read block by block")
 
     def begin_generation(self, tokens: Tensor) -> Denoiser:
         """Return the denoiser for a generation that starts from z, int64 [B, L]; by default, the denoiser itself.
 
-        If its predictions depend on the order of unmasking, the denoiser returns one that records the order and caches
-        results.
+        A denoiser whose predictions depend on the order of unmasking returns a new one, which records the order and may
+        cache keys and values.
         """
         return self
 
@@ -161,8 +161,8 @@ def _unable(what: str) -> NotImplementedError:
 class BlockDecoder(Denoiser, Protocol):
     """A decoder of the next block, for a batch of sequences whose earlier blocks it has read.
 
-    It caches the keys and values of finished blocks, so each block is read once. As a denoiser, it takes only the
-    tokens of the next block, int64 [B, S].
+    It can cache the keys and values of finished blocks, so that each block is read once. As a denoiser, it takes only
+    the S = `block_size` tokens of the next block, int64 [B, S].
     """
 
     def read(self, tokens: Tensor) -> None:

@@ -25,7 +25,7 @@ class Step:
     nothing is computed unnecessarily. Rows that skip a step (finished, or without positions to unmask) are left out.
     """
 
-    number: int  #: k, counted from 0 over the run, the same for all rows
+    number: int  #: k, the number of the decoding step, counted from 0, the same for all rows
     final: bool  #: whether this step fills all open positions
     batch: int  #: B, rows in the batch
     rows: Tensor  #: the indices of these rows in the batch, int64 [A]
@@ -34,13 +34,13 @@ class Step:
     free: Tensor  #: positions that were open at the start, bool [A, L]; all others are given
     total: Tensor  #: number of positions open at the start, int64 [A], on the CPU
     remaining: Tensor  #: number of open positions, int64 [A], on the CPU
-    max_steps: Tensor  #: maximum number of steps that the tokens per step allow for this row, int64 [A], on the CPU
+    max_steps: Tensor  #: maximum number of steps that `tokens_per_step` allows for each row, int64 [A], on the CPU
     seeds: Tensor  #: the seed of each row, int64 [A]
     host_seeds: Tensor  #: the seeds on the CPU, for components that decide without reading from the device
     #: Tensors [batch, …] that a component stores between steps under its own names; index them with `rows`
     memory: dict[str, Tensor]
     denoiser: Denoiser  #: the denoiser, for components that need more than its distributions
-    #: Expected fraction of masked tokens before and after this step, if the tokens per step follow a grid
+    #: Expected fraction of masked tokens before and after this step, if the tokens per step follow a grid of times
     rates: tuple[float, float] | None = None
     #: Fraction of visible tokens that remasking will hide and for which the tokens per step compensate
     remask_rate: float | Tensor = 0.0
@@ -59,7 +59,7 @@ class Step:
     #: needs "confidence". p_θ of the tokens drawn so far, at the time of drawing; 1 elsewhere, [A, L]. If the needs
     #: also list "rescored", p_θ of these tokens from the row's latest forward pass, which saw them.
     confidence: Tensor | None = None
-    #: Open positions sorted by the order, followed by all others, int64 [A, L]; set for tokens per step with `needs`
+    #: Open positions in decoding order, then all others, int64 [A, L]; set for tokens per step that have `needs`
     ranking: Tensor | None = None
     fresh: Tensor | None = None  #: positions drawn in this step, bool [A, L]; set for remasking
     _measured: list[tuple[object, Tensor]] = attrs.field(factory=list, init=False)
@@ -122,7 +122,7 @@ class Step:
         return value
 
     def select(self, which: Tensor) -> Step:
-        """Return the step restricted to some of its rows; `which` are their indices, int64 on the CPU."""
+        """Return the step for some of its rows, with indices `which`, int64 on the CPU; optional fields stay as set."""
         there = which.to(self.tokens.device, non_blocking=True)
         changes = {name: getattr(self, name)[there] for name in ("rows", "tokens", "open", "free", "seeds")}
         changes |= {name: getattr(self, name)[which] for name in ("total", "remaining", "max_steps", "host_seeds")}

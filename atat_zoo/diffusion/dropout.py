@@ -13,8 +13,8 @@ from atat_zoo.system.devices import move_to
 class Dropout(nn.Module):
     """Dropout with probability p, drawn from keys that `set_keys` sets for each micro-batch.
 
-    Each 32 bits decide two entries, so p is rounded to 1/65536; the scale uses the rounded p, so the expectation is
-    exact.
+    Each 32 random bits decide two entries, so p is rounded to a multiple of 1/65536. The scale uses the rounded p, so
+    the expectation is exact.
     """
 
     def __init__(self, p: float) -> None:
@@ -29,7 +29,7 @@ class Dropout(nn.Module):
         return self.training and self.threshold > 0
 
     def number(self, calls: int) -> int:
-        """Return the number of the next call and reserve `calls` numbers, so that a recomputation draws the same."""
+        """Return the number of the next call and reserve `calls` numbers, so that recomputation draws equal masks."""
         first = self._call + 1
         if self.drops:
             self._call += calls
@@ -38,8 +38,8 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor, call: int | None = None, keys: Tensor | None = None) -> Tensor:
         """Return x [B, …] with entries dropped during training.
 
-        `call` defaults to the next number, and `keys` [B] to those from `set_keys`; activation checkpointing passes
-        both.
+        `call` defaults to the next number, and `keys` [B] to those from `set_keys`, without which dropout raises a
+        `RuntimeError`. Activation checkpointing passes both.
         """
         if not self.drops:
             return x
@@ -95,7 +95,7 @@ def set_keys(module: nn.Module, keys: Tensor) -> None:
 
 
 def groups_of_sequences(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield groups of a micro-batch's rows, int64 [A], and set their keys: a row draws the same in any group."""
+    """Yield groups of a micro-batch's rows, int64 [A], and set their keys, so that grouping changes no row's mask."""
     drops = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
     before = {layer: (layer.keys, layer._call) for layer in drops}
     for rows in groups:

@@ -1,11 +1,11 @@
-"""Bounds on −log p_θ(x) whose exponential is a perplexity (docs/explanation/mathematics.md).
+"""Bounds on −log p_θ(x) from weighted masks (docs/explanation/mathematics.md).
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
 A bound is a sequence of weighted masks; `average` returns the mean of any score of the masked tokens over these masks.
 `exact_k` and `continuous_t` draw the masks; `enumerate_masks` uses all masks, for short sequences. The three agree
 within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, which differs for each T. Shapes: B
-sequences, L tokens, N masked tokens, n maskable tokens in a sequence.
+sequences, L tokens, N masked tokens, n maskable tokens in a sequence. u is a uniform number in [0, 1) per sequence.
 """
 
 import math
@@ -63,7 +63,7 @@ class Estimate:
 def average(
     scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int, *, keep: bool = False
 ) -> dict[str, Estimate]:
-    """Return a dict with the mean of weight · score over the masks (at least one) for each score; x is int64 [B, L].
+    """Return, for each score, the mean of weight · score over the masks (at least one); x is int64 [B, L].
 
     With `keep`, the estimates also hold the score under each mask.
     """
@@ -102,7 +102,7 @@ def from_denoiser(denoise: Denoiser) -> CrossEntropy:
 def exact_k(maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule) -> Iterator[WeightedMask]:
     """Yield masks of exactly k tokens, with k uniform on {1 … n} and weight n/k.
 
-    k is stratified over the draws of a sequence: k = 1 + ⌊n·(u + j)/draws⌋.
+    k is stratified over the draws of a sequence: in draw j, k = 1 + ⌊n·(u + j)/draws⌋.
 
     Args:
         maskable: bool [B, L].
@@ -135,9 +135,9 @@ def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
 
 
 def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
-    """For each draw, yield a mask [B, L] of k_b tokens in block b, its weights n_b/k_b [B, L], and the rate [B].
+    """For each draw, yield a mask [B, L] of k_b of the n_b maskable tokens in each block b of `size` tokens.
 
-    k_b is stratified over the draws, independently for each block.
+    The weights [B, L] are n_b/k_b, and t [B] is the mask rate. In each block, k_b is stratified over the draws.
     """
     B, L = maskable.shape
     by_block = maskable.view(B, L // size, size)
@@ -172,9 +172,9 @@ def clipped_t(
 ) -> Iterator[WeightedMask]:
     """Yield Bernoulli masks with probability `most`·t and weight 1/t, with t uniform on [ε, 1] and ε = `least`.
 
-    In each group of `batch` consecutive rows, row i has its t in stratum i, so the masks of a row depend on its place;
-    the last group may be smaller. The weights of the masked tokens sum to `most`·n on average, and the contribution of
-    t < ε is omitted. The arguments are as for `exact_k`.
+    In each group of `batch` consecutive rows, row i has its t in stratum i, so a row's masks depend on its place in the
+    batch; the last group may be smaller. The weights of the masked tokens sum to `most`·n on average, and the
+    contribution of t < ε is omitted. The other arguments are as for `exact_k`.
     """
     place = torch.arange(len(keys), device=keys.device)
     group = (len(keys) - place // batch * batch).clamp(max=batch)
@@ -188,10 +188,10 @@ def clipped_t(
 def discrete_t(
     maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, alpha: Schedule, steps: int
 ) -> Iterator[WeightedMask]:
-    """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
+    """Yield masks for Σ_{i=1..T} β_i · E ΣCE(z_t) with T = `steps`, t = i/T, s = (i−1)/T, β_i = (α_s − α_t)/(1 − α_t).
 
-    With α(0) = 1, the term i = 1 is the reconstruction. i is stratified over the draws of a sequence. Each T gives a
-    different bound, whose exponential is not called perplexity. The arguments are those of `exact_k`, α(t) and T.
+    With α(0) = 1, the term i = 1 is the reconstruction term. i is stratified over the draws of a sequence. Each T gives
+    a different bound, whose exponential is not called perplexity. The other arguments are α(t) and those of `exact_k`.
     """
     for j, i in enumerate(counts(torch.full_like(keys, steps), keys, draws)):
         weight = steps * unmask_probability(i, steps, alpha)
@@ -212,7 +212,7 @@ def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, tim
 
 
 def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMask]:
-    """Yield all 2^L − 1 nonempty masks with weights (n/k) / (n · C(n, k)), whose average is exactly the NELBO.
+    """Yield all 2^L − 1 nonempty masks, weighted by (2^L − 1) / (k · C(L, k)) so that the average is exactly the NELBO.
 
     All tokens of x, int64 [B, L], are maskable. Without `time_at`, no time is passed to the denoiser.
     """

@@ -1,8 +1,8 @@
 """The n-gram prior: counts of neighbouring tokens in the training text, and the probabilities estimated from them.
 
 The estimates use interpolated Witten–Bell smoothing (Witten & Bell, IEEE Transactions on Information Theory 37, 1991;
-Chen & Goodman, Computer Speech & Language 13, 1999, section 2.5). With N(h) occurrences of a context h, T(h) different
-tokens seen in that context, and p' the estimate from a shorter context,
+Chen & Goodman, Computer Speech & Language 13, 1999, section 2.5). With N(h) occurrences of a context h, c(h, x) of them
+with the token x, T(h) different tokens seen in that context, and p' the estimate from a shorter context,
 
     p(x | h) = (c(h, x) + T(h) · p'(x)) / (N(h) + T(h)),     and p'(x) where h was never seen
 
@@ -44,11 +44,11 @@ from atat_zoo.system.locks import locked
 
 FILE = "neighbours.npz"
 _FORMAT = 1
-# Most training tokens: as many as sort in a minute or two, and fit in a quarter of the memory at 64 bytes each.
+# Maximum number of training tokens: they sort in a minute or two, and fit in a quarter of the memory at 64 bytes each.
 _MOST, _EACH, _SHARE = 1 << 27, 64, 4
 _PAIR = 12  # bytes of a key and its count in the file
 LARGEST_VOCABULARY = 2**21 - 1  # V³ < 2⁶³: three ids are one key
-_CHUNK = 1 << 22  # keys that are sorted at once, or as many as there are already
+_CHUNK = 1 << 22  # new keys are sorted once there are this many, and more than have been counted
 
 
 class KeyCounts(NamedTuple):
@@ -117,7 +117,7 @@ class NGramPrior:
     def prob_between(
         self, x: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return p(x | l, r) of tokens x, or the estimate from the visible neighbours only; all are [N]."""
+        """Return p(x | l, r) of tokens x, or p(x | l), p(x | r) or p(x) if not both are visible; all are [N]."""
         V = len(self.tokens)
         by_left, by_right = self.prob_given_neighbour(x, left), self.prob_given_neighbour(x, right, of_the_right=True)
         both = _visible(V, left, right)
@@ -218,7 +218,7 @@ def load_ngram_prior(folder: Path) -> NGramPrior:
     contents = shard_manifest.load(folder)
     tokens, most = contents.splits["train"].tokens, min(_MOST, machine.memory() // _SHARE // _EACH)
     if tokens > most:
-        raise UserError(f"{folder} has {tokens:,} training tokens, but this machine can count at most {most:,}")
+        raise UserError(f"{folder} has {tokens:,} training tokens, but this machine counts n-grams of at most {most:,}")
     path = folder / FILE
     with ExitStack() as stack:
         with suppress(OSError):

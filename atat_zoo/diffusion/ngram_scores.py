@@ -20,7 +20,7 @@ _SHARE = 1 / 16
 
 
 class NGramScores(NamedTuple):
-    """The scores s(y | h) for all neighbour offsets; row h of an offset is V when its neighbour is not visible.
+    """The scores s(y | h) for all neighbour offsets: V + 1 rows per offset, row V for a neighbour that is not visible.
 
     Most contexts have few different neighbours, and all other tokens share the score −log (1 + N(h)/T(h)). Memory
     therefore grows with the number of pairs, not with V². A row is dense (4·V bytes) only if it has many neighbours;

@@ -1,4 +1,4 @@
-"""Positions of a batch, given as a mask or as rows and positions, for which the host never waits for the device.
+"""Positions of a batch, as a mask or as rows and positions, and how to find them without waiting for the device.
 
 `mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of the result depends on data. If the
 host knows the number of true entries, it need not wait. Shapes: B rows, L positions, N true entries.

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: every draw is a function of (seed, stream, counter).
+"""Counter-based random numbers: every draw is a function of (seed, purpose, row, counter).
 
 A key is one int64 per row, derived from the seed, the name of the purpose and the row number; it determines any number
 of uniform numbers. There is no generator state, so resuming, the number of ranks, the micro-batch size and the other
@@ -50,7 +50,7 @@ def bits32(keys: Tensor, count: int) -> Tensor:
     """Return 32 random bits for each key and counter, int32 `keys.shape + (count,)`; fast enough for dropout.
 
     Counters, spread by the golden ratio from the key's low half, are scrambled by Wellons' lowbias32 and combined with
-    its high half. This takes a fraction of the instructions of `mix`, so on a GPU memory traffic hides it.
+    the key's high half. This takes a fraction of the instructions of `mix`, so on a GPU, memory traffic hides its time.
     """
     low, high = keys.to(torch.int32), (keys >> 32).to(torch.int32)
     x = torch.arange(count, device=keys.device, dtype=torch.int32) * _GOLDEN_32 + low.unsqueeze(-1)

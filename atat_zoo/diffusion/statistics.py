@@ -14,7 +14,7 @@ def average_ranks(values: Tensor) -> Tensor:
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
     """Return (rank + ½)/n of each value among the n selected values of its row, float32 [B, L]; 0 elsewhere.
 
-    Ties share their mean rank. The second result, bool [B, L], is true where ranks are valid: in rows with n ≥ 2.
+    Ties share their mean rank. The second result, bool [B, L], is true at the values that have a rank: if n ≥ 2.
     """
     values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
     rising = values.sort(dim=-1).values
@@ -42,9 +42,9 @@ def spearman(a: Tensor, b: Tensor) -> float:
 def spearman_by_chance(ids: Tensor, values: Tensor) -> float:
     """Return the standard error of ρ between `values`, [N], and one random number per distinct id, int64 [N].
 
-    An untrained estimator gives identical tokens about the same importance. Its rank correlation with the loss then has
-    the standard error SE² = Σ_v p_v² (r̄_v − r̄)² / Var r, where p_v is the share of id v, and r̄_v is the mean rank of
-    its values. This is 1/√N if all ids differ. The result is NaN for fewer than 2 values or identical values.
+    An untrained estimator gives identical tokens about the same importance. The square of the standard error is then
+    Σ_v p_v² (r̄_v − r̄)² / Var r, where p_v is the share of id v, r̄_v is the mean rank of its values, and r̄ and Var r
+    are those of all ranks. If all ids differ, the result is 1/√N. It is NaN for fewer than 2 or for identical values.
     """
     if len(values) < 2:
         return float("nan")
@@ -74,7 +74,7 @@ def largest_spearman(first: Tensor, second: Tensor) -> float:
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> tuple[float, float]:
-    """Return Σa / Σb and its standard error over the entries, from the delta method."""
+    """Return Σ numerator / Σ denominator and its standard error over the entries, from the delta method."""
     a, b = numerator.double(), denominator.double()
     count = len(a)
     value = a.sum() / b.sum()

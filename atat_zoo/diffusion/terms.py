@@ -1,4 +1,4 @@
-"""Words as tokens: their encodings, and their occurrences in sequences.
+"""Words as tokens: their encodings, and their occurrences in sequences. A form is one encoding of a word, in pieces.
 
 Shapes: B rows, L positions, V tokens, W windows in a row, F forms of n pieces, U distinct pieces of all forms.
 """
@@ -24,12 +24,12 @@ Form = tuple[int, ...]  # the tokens of one encoding of a word
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
 
-    Raises a `UserError` for a word that is empty, that the tokenizer cannot encode, or that it encodes only letter by
-    letter.
+    Raises a `UserError` for a word that is empty, that the tokenizer cannot encode, or that it spells letter by letter
+    although it has longer tokens.
     """
     bare = word.strip()
     if not bare:
-        raise UserError(f"{word!r} is not a word; pass one with letters, or leave it out")
+        raise UserError(f"{word!r} is not a word; pass a word, or leave it out")
     texts = [before + text for text in (bare, bare[0].upper() + bare[1:]) for before in (" ", "")]
     forms = list(dict.fromkeys(form for text in texts if (form := _written(tokenizer, text))))
     if not forms:
@@ -77,7 +77,7 @@ class Terms:
         key: str = "words",
     ) -> None:
         self.mask_id = tokenizer.vocabulary_size
-        self.forms: dict[Form, bool] = {}  # and whether the form also matches inside other words, like a bare token
+        self.forms: dict[Form, bool] = {}  # form → whether it also matches inside other words, as an id does
         for word in words:
             try:
                 possible = forms_of(tokenizer, word)
@@ -103,13 +103,12 @@ class Terms:
             self._groups.append(_Group(pattern, torch.searchsorted(self.pieces, pattern), anywhere, inside))
 
     def gains(self, tokens: Tensor) -> Tensor:
-        """Return the fraction of a word that each piece would add, float32 [B, L, U] in [0, 1], for z, int64 [B, L].
+        """Return the gain of each piece at each position, float32 [B, L, U] in [0, 1], for z, int64 [B, L].
 
-        In a window where all m visible tokens match a form of n pieces, each piece at its masked position gains
-        (m + 1)/n; the largest gain over all forms is used. The potential of a window is (visible pieces)/n, and 0 once
-        a token does not match. The gain of a piece is the potential to which it leads, (m + 1)/n, relative to a token
-        that does not match. A complete word has gained 1 in total, whatever the order of its pieces, and an incomplete
-        word 0.
+        In a window where all m visible tokens match a form of n pieces, the form's piece at each masked position gains
+        (m + 1)/n; the largest gain over all forms is used. This is the potential of the window once the piece is
+        visible, relative to a token that does not match: the potential is (visible pieces)/n, and 0 once a token does
+        not match. That of a complete word is 1, whatever the order of its pieces.
         """
         return self._over_rows(tokens, self._gains_of)
 
@@ -228,6 +227,6 @@ def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
 
 
 def biased(importance: Tensor, there: Tensor, strength: float) -> Tensor:
-    """Return importance moved by the fraction `strength` towards 1 (or 0, if negative) where `there` is true."""
+    """Return importance moved by the fraction |strength| towards 1 (towards 0 if negative) where `there` is true."""
     moved = importance.lerp(torch.full_like(importance, strength > 0), abs(strength))
     return torch.where(there, moved, importance)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Bound(Protocol):
     """A component of kind `bound`.
 
-    If a bound `follows_noise`, its masks follow the noise schedule. The schedule must then go from α = 1 to α = 0, and
-    objectives with their own process refuse the bound.
+    If a bound `follows_noise`, its masks follow a noise schedule: that of the model (see `FollowsNoise`) or its own.
+    Objectives with a process of their own refuse such a bound.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Bound(Protocol):
 
     @property
     def quantity(self) -> str:
-        """The name of the estimate: `nelbo`, whose exponential is the perplexity, or a different name."""
+        """The name of the estimate: `nelbo`, whose exponential per token is the perplexity, or a different name."""
         ...
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
         """Yield weighted masks, `draws` per sequence.
 
         `maskable` is bool [B, L]. `keys` has one key per sequence, int64 [B], which determines its masks, so two models
-        see the same masks. p_θ is evaluated at t = noise.time_at(masked/maskable), so it is a function of z.
+        see the same masks. t is a function of z, noise.time_at(masked/maskable), except with `clipped_t`.
 
         Raises:
             UserError: if the bound follows a schedule that does not go from α = 1 to α = 0.
@@ -74,10 +74,10 @@ class FollowsNoise(Bound):
 
 @component
 class ExactKBound(Bound):
-    """The average over all orders, with finite variance: k uniform on {1 … n}, exactly k masked tokens, weight n/k."""
+    """The average over all orders, with finite variance: exactly k masks, k uniform on {1 … n}, with weight n/k."""
 
     name = "exact_k"
-    summary = "masks of exactly k tokens, with k uniform on 1…n; the default"
+    summary = "masks of exactly k of n maskable tokens, with k uniform on 1…n; the default"
     refs = ("arXiv:2310.14749", "arXiv:2406.03736")
     quantity = "nelbo"
     follows_noise: ClassVar[bool] = False
@@ -122,7 +122,7 @@ class ClippedTBound(Bound):
     name = "clipped_t"
     summary = "independent masks with t uniform on [ε, 1], as in published code; the result differs from exact_k"
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
-    # It has a process of its own, so it is refused by objectives with a different one, too.
+    # Its process is not that of such objectives, which therefore refuse it, too.
     follows_noise: ClassVar[bool] = True
 
     least: float = param(1e-3, help="ε, minimum time", gt=0, lt=1)
@@ -139,7 +139,7 @@ class ClippedTBound(Bound):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if evaluation.batch_size is not a multiple of `batch`."""
         if (rows := experiment.evaluation.batch_size) % self.batch:
-            problem = f"{rows} is not a multiple of the {self.batch} rows over which clipped_t is stratified"
+            problem = f"{rows} is not a multiple of the {self.batch} rows over which clipped_t stratifies t"
             yield Problem("evaluation.batch_size", f"{problem}; set it to {self.batch * -(-rows // self.batch)}")
 
     @override
@@ -152,17 +152,17 @@ class ClippedTBound(Bound):
 
 @component
 class DiscreteTBound(FollowsNoise):
-    """The bound of a process with T steps, t = 1/T … 1: Σ_i (α_s − α_t)/(1 − α_t) · E ΣCE(z_t).
+    """The bound of a process with T steps, t = 1/T … 1 and s = t − 1/T: Σ_t (α_s − α_t)/(1 − α_t) · E ΣCE(z_t).
 
-    Each T gives a different bound, which is above the other estimates and converges to them as T grows. It is reported
-    under its own name.
+    Each T gives a different bound, which is above the NELBO and converges to it as T grows. It is reported under its
+    own name.
     """
 
     name = "discrete_t"
     summary = "bound of a process with T discrete steps, reported under its own name"
     refs = ("arXiv:2107.03006", "arXiv:2406.07524")
 
-    steps: int = param(1000, help="T", ge=1)
+    steps: int = param(1000, help="T, number of steps", ge=1)
 
     @property
     def quantity(self) -> str:

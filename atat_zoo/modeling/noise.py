@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Noise(Protocol):
-    """A component of kind `noise`: α falls from α(0) to α(1), for t in [0, 1]."""
+    """A component of kind `noise`: a schedule α(t) that decreases from t = 0 to t = 1."""
 
     name: str
 
@@ -36,7 +36,7 @@ class Noise(Protocol):
 
 @component
 class LinearNoise:
-    """α(t) = 1 − t: the mask rate is the time (MD4, table 4)."""
+    """α(t) = 1 − t, so the mask rate 1 − α(t) equals t (MD4, table 4)."""
 
     name = "linear"
     summary = "linear mask rate: α = 1 − t"
@@ -112,7 +112,7 @@ class PolynomialNoise:
     refs = ("arXiv:2406.04329",)
     complete: ClassVar[bool] = True
 
-    exponent: float = param(2.0, help="w; values above 1 give low mask rates more time", gt=0, le=100)
+    exponent: float = param(2.0, help="w, exponent; values above 1 give low mask rates more time", gt=0, le=100)
 
     def alpha(self, t: Tensor) -> Tensor:
         """Return 1 − t^w."""
@@ -129,15 +129,15 @@ class PolynomialNoise:
 
 @component
 class GeometricNoise:
-    """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4); 0 < rate < 1."""
+    """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4); no mask rate is 0 or 1."""
 
     name = "geometric"
     summary = "geometric noise between σ_min and σ_max: α = exp(−σ_min^(1−t) σ_max^t)"
     refs = ("arXiv:2310.16834", "arXiv:2406.04329")
     complete: ClassVar[bool] = False
 
-    sigma_min: float = param(1e-4, help="total noise at t = 0", ge=1e-9, le=100)
-    sigma_max: float = param(20.0, help="total noise at t = 1", ge=1e-9, le=100)
+    sigma_min: float = param(1e-4, help="σ_min, total noise at t = 0", ge=1e-9, le=100)
+    sigma_max: float = param(20.0, help="σ_max, total noise at t = 1", ge=1e-9, le=100)
 
     def __attrs_post_init__(self) -> None:
         if self.sigma_min >= self.sigma_max:
@@ -169,7 +169,7 @@ class GeometricNoise:
 class LogLinearNoise:
     """α(t) = 1 − (1 − ε)t, that is, σ(t) = −log(1 − (1 − ε)t) (SEDD and MDLM, with ε = 1e-3).
 
-    An integral over this schedule omits the rates above 1 − ε. With ε = 0, the schedule is `linear`.
+    A loss or bound that integrates over this schedule omits mask rates above 1 − ε. With ε = 0, it is `linear`.
     """
 
     name = "log_linear"
@@ -180,7 +180,7 @@ class LogLinearNoise:
 
     @property
     def complete(self) -> bool:
-        """Return whether ε is 0."""
+        """Whether ε is 0."""
         return self.eps == 0
 
     def alpha(self, t: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
 """Position sets: the order in which a set-causal model reads and predicts a sequence (docs/explanation/mathematics.md).
 
-Each position has a step: −1 if it is given (as in a prompt or around a gap), otherwise 0, 1, …, S − 1. The positions of
-a step form a set and are predicted at once, from the tokens of all earlier steps,
+Each position i has a step c_i: −1 if it is given (as in a prompt or around a gap), otherwise 0, 1, …, S − 1. The
+positions of a step form a set and are predicted at once, from the tokens of all earlier steps,
 
     p(x_free | x_given) = Π_j Π_{i: c_i = j} p_θ(x_i | x_k, c_k < j)
 
-so S forward passes give the exact −log p, whatever the steps (position sets and order policies: Arriola & Kuleshov,
-arXiv:2607.01775; sets of one position: arXiv:2205.13554). Shapes: B rows, L positions, n free positions in a row.
+so −log p in this order is exact for any steps, and generation takes S forward passes (position sets: Arriola and
+Kuleshov, arXiv:2607.01775; one position per set: arXiv:2205.13554). Shapes: B rows, L positions, n free positions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PositionSets(Protocol):
 
     @property
     def ascending(self) -> bool:
-        """Whether contiguous free positions start at step 0 and each next step is 0 or the previous step plus 1.
+        """Whether contiguous free positions start at step 0 and each next one has step 0 or the previous step plus 1.
 
         One forward pass then trains every position; otherwise, some tokens are read twice (see `SetCausalObjective`).
         """
@@ -63,9 +63,9 @@ class PositionSets(Protocol):
 class StridedPositionSets(PositionSets):
     """Free position number j is in set (j + o) mod s, so neighbours in a set are s positions apart.
 
-    Generation takes s decoding steps for any length, and sampling distant positions together loses little. If there are
-    fewer than s free positions, s is their number. The offset o is 0 by default; with `random_offset`, it is random if
-    no free position follows a given token.
+    Generation takes s decoding steps for any length, and sampling distant positions together loses little. With fewer
+    than s free positions, their number replaces s. The offset o is 0 by default; with `random_offset`, it is random in
+    every sequence in which no free position follows a given token.
     """
 
     name = "strided"
@@ -73,7 +73,7 @@ class StridedPositionSets(PositionSets):
     refs = ("arXiv:2601.16971", "arXiv:2607.01775")
 
     stride: int = param(16, help="s, the number of sets", ge=1)
-    random_offset: bool = param(False, help="draw the offset of the first set at random for each sequence")
+    random_offset: bool = param(False, help="draw the offset o at random for each sequence")
 
     @property
     @override
@@ -150,7 +150,7 @@ class StaggeredPositionSets(PositionSets):
 
     Free position number j has the time (1 − w)·j/n + w·u_j^(1/k), with u_j uniform on [0, 1), and the sets are groups
     of consecutive times. w = 1 gives a uniformly random order, and w = 0 goes from left to right. The noise schedule of
-    arXiv:2607.01775 is such a window, called b there, with k below 1.
+    arXiv:2607.01775 is such a window, with k below 1; its width is called b there.
     """
 
     name = "staggered"
@@ -177,7 +177,7 @@ class RandomPositionSets(PositionSets):
     summary = "uniformly random sets of free positions"
     refs = ("arXiv:2205.13554", "arXiv:2406.07524")
 
-    sets: int | None = param(16, help="S, the number of sets; default: one per position", ge=1)
+    sets: int | None = param(16, help="S, the number of sets; in Python, None gives one per position", ge=1)
 
     @override
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -186,19 +186,19 @@ class RandomPositionSets(PositionSets):
 
 @component
 class ImportancePositionSets(PositionSets):
-    """A random set first, then the remaining positions in the order of the estimator's importance.
+    """Random sets first, then sets of the remaining positions in the order of the estimator's importance.
 
     The estimator reads the sequence with all remaining positions masked, so it uses only visible tokens.
     """
 
     name = "by_importance"
-    summary = "a random set first, then the remaining positions by importance, easiest or hardest first"
+    summary = "random sets first, then the remaining positions by importance, easiest or hardest first"
     refs = ("ATAT", "arXiv:2607.01775")
     reads_importance = True
 
     sets: int = param(16, help="S, the number of sets", ge=2)
-    random_share: float = param(0.25, help="fraction of the positions in the random first set", gt=0, lt=1)
-    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens follow the random set")
+    random_share: float = param(0.25, help="fraction of positions in random sets, rounded up to whole sets", gt=0, lt=1)
+    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens come first after the random sets")
 
     @override
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -225,7 +225,7 @@ class MixturePositionSets(PositionSets):
     components: tuple[PositionSets, ...] = components_param(
         "position_sets", attrs.NOTHING, help="list of position sets, each a table {use = …}"
     )
-    weights: tuple[float, ...] = param((), help="fraction of the sequences for each component; default: equal", gt=0)
+    weights: tuple[float, ...] = param((), help="relative share of the sequences per component; default: equal", gt=0)
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:

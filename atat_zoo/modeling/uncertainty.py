@@ -46,18 +46,18 @@ class EntropyUncertainty(_Metric):
 
 @component
 class VarianceUncertainty(_Metric):
-    """(V/(V−1))(1 − Σp²): the Gini impurity, or total variance of the one-hot token, scaled to [0, 1].
+    """(V/(V−1))(1 − Σp²): the Gini impurity, or total variance of the one-hot encoded token, scaled to [0, 1].
 
     The variance of the probabilities, used in the ATAT report, would be largest for a certain prediction.
     """
 
     name = "variance"
-    summary = "variance of the one-hot token, (V/(V−1))(1 − Σp²)"
+    summary = "total variance of the one-hot encoded token, scaled: (V/(V−1))(1 − Σp²)"
 
 
 @component
 class ConfidenceUncertainty(_Metric):
-    """(V/(V−1))(1 − max p): the error rate of the most probable token, scaled to [0, 1]."""
+    """(V/(V−1))(1 − max p): the probability of all but the most probable token, scaled to [0, 1]."""
 
     name = "confidence"
     summary = "1 − confidence, scaled: (V/(V−1))(1 − max p)"

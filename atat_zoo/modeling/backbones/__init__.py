@@ -1,4 +1,4 @@
-"""Backbones: the network that reads noisy tokens.
+"""Backbones: the networks that read noisy tokens.
 
 The embedding has V + 1 rows, the last for the mask token. The head has V columns, because the mask token is an input
 but is never predicted.
@@ -24,11 +24,11 @@ class BackboneModule(Protocol):
     #: Maps hidden states [..., D] to logits [..., V]; applied only where logits are needed, some positions at a time.
     head: nn.Module
     reads_time: bool  #: whether `t` changes the result
-    #: Its scores are added to the logits by the objective, which knows the tokens that each position may read.
+    #: The n-gram prior. The objective adds its scores to the logits, since it knows what each position may read.
     prior: NGramPriorModule | None = None
     #: Whether the module takes `first`, the number of leading tokens whose hidden states are requested.
     returns_first: bool = False
-    #: Whether it passes its mask to `diffusion.attention.attend`; it then gets a `BlockMask` if compiled on a GPU.
+    #: Whether it passes its mask to `diffusion.attention.attend`. In compiled training on a GPU, it gets a `BlockMask`.
     takes_block_masks: bool = False
     #: Whether it takes `cache`. Without a cache, a decoding step rereads the whole text: slower, with the same result.
     takes_cache: bool = False
@@ -48,9 +48,9 @@ class BackboneModule(Protocol):
             tokens: token ids 0 … V, int64 [B, L]; V is the mask token.
             t: diffusion time [B], read by a time-conditioned backbone.
             positions: the position of each token, int64 [L] or [B, L]; positions may repeat. The default is 0 … L−1.
-            attention: None for full attention, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
-            cache: a `Cache` of C earlier tokens, to which all tokens also attend; passed only if the module
-                `takes_cache`. `attention` must then be a bool mask [L, C + L], and `positions` is required.
+            attention: None (full), `"causal"`, or a mask, true where attended: bool [L, C + L] or [B, 1, L, C + L].
+            cache: a `Cache` of C earlier tokens (C = 0 without one), to which all tokens may also attend; passed only
+                if the module `takes_cache`, together with `positions`, and never with `"causal"`.
         """
 
 
@@ -84,7 +84,7 @@ class Backbone(Protocol):
     returns_first: ClassVar[bool] = False  #: whether the module `returns_first`
     built_with_weights: ClassVar[bool] = False  #: whether the network computes with its weights while it is built
     pretrained: ClassVar[bool] = False  #: whether it is built with pretrained weights
-    #: Parameters on which no weight depends; only these may change when training continues from another run.
+    #: Parameters on which no trained weight depends; only these may change when training continues from another run.
     adjustable: ClassVar[tuple[str, ...]] = ()
 
     @property

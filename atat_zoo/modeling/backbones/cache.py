@@ -41,7 +41,7 @@ class Cache:
             self.layers = [(keys[:, :, start:].clone(), values[:, :, start:].clone()) for keys, values in self.layers]
 
     def select(self, rows: Tensor) -> Cache:
-        """Return the cache of the given rows, int64 [A]."""
+        """Return the cache of the given rows, int64 [A]; it does not grow."""
         cache = Cache()
         for keys, values in self.layers:
             own = move_to(rows, keys.device)

@@ -1,4 +1,4 @@
-"""The diffusion transformer of MDLM, in plain PyTorch."""
+"""A diffusion transformer (DiT) like that of MDLM, in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DiTBackbone(LoRABackbone):
 
     Residual branches and an untied head start at zero, so an untrained model predicts its output bias. With
     time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention uses
-    PyTorch's `scaled_dot_product_attention`, so no kernel has to be built.
+    PyTorch's own kernels, so none has to be built.
 
     A masked model must first learn to attend to the neighbours of a masked token, whereas an autoregressive model reads
     the preceding token directly. The first `local_heads` heads start with this attention: one learned vector is
@@ -68,14 +68,14 @@ class DiTBackbone(LoRABackbone):
     heads: int | None = param(None, help="number of attention heads; default: the preset's", ge=1)
     local_heads: int = param(
         0,
-        help="attention heads per layer initialised to attend to a neighbouring position: previous, next, …",
+        help="number of heads per layer that initially attend to a neighbouring position: the previous, the next, …",
         ge=0,
     )
     mlp_ratio: float = param(4.0, help="width of the feed-forward layer, as a multiple of D", gt=0)
     ngram_prior: int = param(
         0,
-        help="n-gram prior, which adds scores from training-text counts to the logits: number of visible tokens that "
-        "it reads on each side; 0 disables it",
+        help="number of visible tokens on each side that the n-gram prior reads to add scores from counts of the "
+        "training text to the logits; 0 disables the prior",
         ge=0,
         le=2,
     )
@@ -103,7 +103,7 @@ class DiTBackbone(LoRABackbone):
 
     @property
     def matrices(self) -> int:
-        """The number of weights in the matrices that multiply every token."""
+        """The number of weights in the matrices of all layers, which multiply every token."""
         layers, width, _ = self.shape
         return layers * width * (4 * width + 2 * max(1, int(width * self.mlp_ratio)))
 
@@ -130,7 +130,7 @@ class DiTBackbone(LoRABackbone):
         return 2 * of_layers + 2 * positions * vocabulary_size * width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the length, the number of heads or the n-gram prior does not fit the experiment."""
+        """Yield a problem for a length, number of heads, n-gram prior or LoRA rank that does not fit."""
         yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
@@ -145,13 +145,13 @@ class DiTBackbone(LoRABackbone):
             )
         if width % (2 * heads):
             yield Problem(
-                "backbone.width", f"{width} cannot be split into {heads} heads of even width; change backbone.heads"
+                "backbone.width", f"{width} cannot be split into {heads} heads of even width; change either of them"
             )
         if self.ngram_prior and experiment.data.on_corrupt == "skip":
             yield Problem(
                 "data.on_corrupt",
                 '"skip" drops damaged shards, but backbone.ngram_prior needs the counts of every '
-                "training shard; set backbone.ngram_prior = 0, or rebuild the damaged shards",
+                'training shard; set backbone.ngram_prior = 0, or this key to "error"',
             )
 
     prefix: ClassVar[str | None] = ""
@@ -162,5 +162,5 @@ class DiTBackbone(LoRABackbone):
         asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
         # Not from `weights`: there, a product may be infinite.
         roughly = width * (context.vocabulary_size * (2 - self.tied) + layers * width * (4 + 2 * self.mlp_ratio))
-        require(4 * roughly, asked, "its weights", "lower layers, width or mlp_ratio")
+        require(4 * roughly, asked, "its weights", "reduce `layers`, `width` or `mlp_ratio`")
         return network_of(evolve(self, layers=layers, width=width, heads=heads), context)

@@ -42,10 +42,10 @@ class DiTModule(nn.Module):
         output_bias: Literal["none", "zero", "unigram"],
         checkpoint_activations: bool,
         ngram_prior: int,
-        **others: Any,  # of the specification alone
+        **others: Any,  # parameters that only `DiTBackbone` reads
     ) -> None:
         super().__init__()
-        self.takes_block_masks = width // heads >= 16  # fewer are refused by FlexAttention's kernel
+        self.takes_block_masks = width // heads >= 16  # FlexAttention's kernel refuses narrower heads
         self.prior = prior_of(context, ngram_prior) if ngram_prior else None
         self.reads_time, self.max_length = time_conditioning, max_length
         self.checkpoint_activations = checkpoint_activations
@@ -72,7 +72,7 @@ class DiTModule(nn.Module):
         first: int | None = None,
     ) -> Tensor:
         if cache is not None and (positions is None or isinstance(attention, str)):
-            raise ValueError("a cache requires positions, and attention as a bool mask; pass both")
+            raise ValueError("with a cache, pass positions, and attention as a mask or None")
         length = tokens.shape[1]
         # Positions may repeat, so that a text and its noisy copy fit side by side.
         if positions is None:
@@ -100,7 +100,7 @@ class DiTModule(nn.Module):
 
 
 def prior_of(context: Context, neighbours: int) -> NGramPriorModule:
-    """Return the n-gram prior for `neighbours` tokens on each side, without counts if the context has none."""
+    """Return the n-gram prior for `neighbours` tokens on each side; without counts if the context has none."""
     try:
         table = context.ngram_prior() if context.ngram_prior else None
     except UserError as error:
@@ -186,9 +186,9 @@ class Layer(nn.Module):
 def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
     """Return the offset [2·H·width] of queries and keys that makes the first heads attend to a neighbour.
 
-    With rotary positions, constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),
-    which peaks at j = i − δ. The first `local` heads get δ = 1, −1, 2, −2, …; the neighbour's logit exceeds those of
-    adjacent positions by `contrast`. The result is a vector because optimizers apply weight decay to matrices.
+    With rotary angles ω per position, the constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit
+    Σ a² cos ω(i − j − δ), which peaks at j = i − δ. The first `local` heads get δ = 1, −1, 2, −2, …; the logit at the
+    peak exceeds those next to it by `contrast`. A vector, because optimizers apply weight decay to matrices.
     """
     rates = _rates(width)
     # Fast angles tell neighbours apart; the slow ones would only add a constant.
@@ -265,7 +265,7 @@ class TimeEmbedding(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary position embedding (Su et al., 2021), in float32."""
+    """Rotary position embedding (Su et al., 2021), with angles in float32."""
 
     def __init__(self, head_width: int) -> None:
         super().__init__()

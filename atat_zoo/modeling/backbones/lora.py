@@ -28,7 +28,7 @@ class LoRABackbone(Backbone):
     """A backbone that supports LoRA; `assemble` adds the matrices to the module that `build` returns."""
 
     adjustable: ClassVar[tuple[str, ...]] = ("lora_rank", "lora_alpha", "lora_layers")
-    # The prefix of the module's layer names that an export's names lack; None if the names differ in any other way.
+    # A prefix that the module's layer names have and exported names lack; None if the names differ in any other way.
     prefix: ClassVar[str | None] = None
 
     lora_rank: int = param(0, help="LoRA rank; 0 disables LoRA and trains the whole backbone", ge=0)
@@ -43,16 +43,19 @@ class LoRABackbone(Backbone):
         return ("peft", "atat-zoo[lora]") if self.lora_rank else None
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if LoRA would train a backbone with random weights; overrides must also yield these."""
+        """Yield a problem if LoRA would freeze random weights or has no effect; overrides must yield it, too."""
         if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
-            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at rank 0; set a rank")
+            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at rank 0; raise it")
         if self.lora_rank and experiment.init_from is None and not self.pretrained:
             text = "LoRA freezes the backbone, whose weights are random; set init_from to a run, or lora_rank to 0"
             yield Problem("backbone.lora_rank", text)
 
 
 def adapt(module: nn.Module, spec: LoRABackbone) -> None:
-    """Add the LoRA matrices to a backbone's module and freeze its other weights; do nothing at rank 0."""
+    """Add the LoRA matrices to a backbone's module and freeze its other weights; do nothing at rank 0.
+
+    Raises a `UserError` if peft is not installed, or if the module has no layer of a requested name.
+    """
     if not spec.lora_rank:
         return
     if problems := lacking([spec]):
@@ -95,10 +98,7 @@ def merge(module: nn.Module) -> None:
 
 
 def of_base(objective: nn.Module) -> dict[str, str]:
-    """Return a dict from the name of each frozen weight to the name that it has without LoRA.
-
-    The order is the same on all ranks.
-    """
+    """Return a dict from the name of each frozen weight to its name without LoRA, in an order that all ranks share."""
     names = [name for name, _ in objective.named_parameters() if name.startswith("backbone.")]
     return {name: plain for name in names if (plain := without_lora(name))}
 

@@ -44,7 +44,7 @@ class NGramPriorModule(nn.Module):
     """A module that adds the scores of the visible neighbours to logits [N, V].
 
     The counts are buffers `apart_1`, … `apart_R`, int32 [M, 3]: a token, the token that many positions later, and the
-    count of the pair. They are saved with the weights; without an n-gram prior they are empty until loaded.
+    count of the pair. They are saved with the weights; in a module built without `table`, they are empty until loaded.
     """
 
     def __init__(self, vocabulary_size: int, reach: int, table: NGramPrior | None) -> None:
@@ -85,7 +85,7 @@ class NGramPriorModule(nn.Module):
         return logits if x is None else self._without(x, logits, row, seen)
 
     def without(self, x: Tensor, logits: Tensor, neighbours: Tensor) -> Tensor:
-        """Return logits that this module returned without `x`, as they are with `x`."""
+        """Return the logits that `forward` returns with `x`, computed from those that it returned without `x`."""
         row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
         return self._without(x, logits.clone(), row, [self.scores().seen(of_place) for of_place in row.unbind(1)])
 

@@ -96,9 +96,9 @@ class ThreeStageCurriculum(Curriculum):
     With `thresholds`, a token is easy below the first threshold and hard above the second. Before the division, easy
     tokens weigh exp(s) in the easy stage, hard tokens weigh exp(s) in the hard stage, and all others weigh 1.
 
-    During warmup, the strength grows from 0 over `warmup_steps`, by default the first tenth of the easy stage. The
-    warmup is cut off at the end of that stage, so choose a `warmup_steps` much shorter than the stage; otherwise the
-    stage never reaches its strength.
+    During warmup, the strength grows from 0 over `warmup_steps`, by default the first tenth of the easy stage. A longer
+    warmup than that stage is shortened to its length, so choose `warmup_steps` much shorter than the stage; otherwise,
+    the strength is reduced throughout the stage.
     """
 
     name = "three_stage"
@@ -108,7 +108,7 @@ class ThreeStageCurriculum(Curriculum):
     refs = ("doi:10.1145/1553374.1553380",)
 
     sharpness: float = param(
-        2.0, help="s, strength: a token of importance 1 has exp(s) times the weight of one of importance 0", ge=0, le=50
+        2.0, help="s, strength: in the easy and hard stages, weights differ by a factor of up to exp(s)", ge=0, le=50
     )
     boundaries: tuple[float, float] = param(
         (0.2, 0.8), help="training progress at which the medium and hard stages begin", ge=0, le=1
@@ -118,7 +118,7 @@ class ThreeStageCurriculum(Curriculum):
     )
     progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength changes within a stage")
     thresholds: tuple[float, float] | None = param(
-        None, help="importance thresholds for easy and hard tokens; by default, weights vary smoothly with importance"
+        None, help="importance below which a token is easy and above which it is hard; default: none"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -128,7 +128,7 @@ class ThreeStageCurriculum(Curriculum):
             raise ValueError(f"thresholds must be in [0, 1] and in ascending order, not {list(self.thresholds)}")
 
     def extends(self, done: int, steps: int, more: int) -> bool:
-        """Return whether the first `done` steps are the same when training for `steps` and for `more` steps."""
+        """Return False: the stages of the first steps depend on the total number of steps."""
         return False
 
 
@@ -154,7 +154,7 @@ class DynamicCurriculum(Curriculum):
     refs = ("doi:10.1145/1553374.1553380",)
 
     sharpness: float = param(
-        2.0, help="s, strength: a token of importance 1 has exp(s) times the weight of one of importance 0", ge=0, le=50
+        2.0, help="s, strength: in the easy and hard stages, weights differ by a factor of up to exp(s)", ge=0, le=50
     )
     threshold: float = param(0.01, help="relative improvement of the loss needed to stay in a stage", ge=0, le=1)
     tolerance: float = param(

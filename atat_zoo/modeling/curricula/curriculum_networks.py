@@ -68,7 +68,7 @@ class ThreeStageModule(CurriculumModule):
 
 
 class DynamicModule(nn.Module, CurriculumModule):
-    """The module of `dynamic`: a stage, with a fast and a slow running mean of its loss.
+    """The module of `dynamic`: the current stage, with a fast and a slow running mean of the loss in it.
 
     Decisions are arithmetic on the buffers, not Python branches, so a step never waits for the GPU.
     """
@@ -102,7 +102,7 @@ class DynamicModule(nn.Module, CurriculumModule):
         return _STAGES[int(self.position)]
 
     def strength(self, progress: float) -> float:
-        """Return −s, 0 or +s, depending only on the stage."""
+        """Return −s, 0 or +s for the current stage; `progress` is ignored."""
         return self.sharpness * (int(self.position) - 1)
 
     @override

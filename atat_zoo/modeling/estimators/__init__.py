@@ -1,7 +1,7 @@
 """Importance estimators, which estimate how hard each token of a sequence is to predict.
 
-The module of an estimator maps tokens to importance in [0, 1]. Its input is the backbone's detached embedding, so its
-loss does not train the backbone.
+The module of an estimator maps tokens to importance in [0, 1]. It reads the backbone's embedding or hidden states, but
+detached, so its loss does not train the backbone.
 
 An estimator reads either x, the clean sequence, or z, the masked sequence. Importance computed from x depends on the
 masked tokens, so masks and weights that use it bias the model: the posterior no longer minimises the loss. Importance
@@ -110,7 +110,7 @@ class UniformEstimator(Estimator):
     """Importance ½ for every token; masking and curriculum then treat all tokens alike."""
 
     name = "uniform"
-    summary = "the same importance for every token"
+    summary = "importance ½ for every token"
     network = "atat_zoo.modeling.estimators.estimator_networks:ConstantModule"
 
     @override
@@ -120,7 +120,7 @@ class UniformEstimator(Estimator):
 
 @component
 class FrequencyEstimator(Estimator):
-    """Importance from the unigram prior of the training shards.
+    """Importance from the unigram frequencies of the training shards.
 
     I(v) = log p(v) / min log p, with one added to every count, so a token that never occurs has importance 1. The
     values are stored in a buffer of the model.
@@ -133,9 +133,9 @@ class FrequencyEstimator(Estimator):
 
 @component
 class TransformerEstimator(Estimator):
-    """Two transformer layers over the sequence; importance is a sigmoid output for each token.
+    """Transformer layers over the sequence, two by default; importance is a sigmoid output for each token.
 
-    With `reads = "z"` the layers read the masked sequence and learn the difficulty of each masked token. With
+    With `reads = "z"`, the layers read the masked sequence and learn the difficulty of each masked token. With
     `ngram_scores`, they also read how probable each token of the clean sequence is given each of its neighbours, which
     the layers would otherwise have to learn from few steps.
 
@@ -146,7 +146,7 @@ class TransformerEstimator(Estimator):
 
     name = "transformer"
     learns: ClassVar[bool] = True
-    summary = "learned: two transformer layers on the backbone's detached token embedding"
+    summary = "learned: transformer layers on the backbone's detached token embedding"
     network = "atat_zoo.modeling.estimators.estimator_networks:TransformerModule"
     refs = ("ATAT",)
     reads: Reads = param("x", help="input: x, the clean sequence, or z, the masked one")
@@ -155,7 +155,7 @@ class TransformerEstimator(Estimator):
     heads: int = param(4, help="attention heads", ge=1)
     max_length: int = param(1024, help="maximum sequence length, for the learned position embeddings", ge=1)
     time_conditioning: bool = param(
-        False, help="condition the estimator on t; rules out the bound of the `adaptive` objective"
+        False, help="condition the estimator on t; cannot be used with the objective `adaptive`"
     )
     own_embedding: bool = param(False, help="use a separate token embedding instead of the backbone's")
     ngram_scores: bool = param(
@@ -222,7 +222,7 @@ class TransformerEstimator(Estimator):
     def build(self, context: Context) -> nn.Module:
         weights = self.weights(context.vocabulary_size, context.width, context.length)
         asked = f"an estimator of {self.layers} layers and width {self.width}"
-        require(4 * weights, asked, "its weights", "lower layers or width")
+        require(4 * weights, asked, "its weights", "reduce `layers` or `width`")
         return super().build(context)
 
 
@@ -231,8 +231,8 @@ class LossPredictionEstimator(Estimator):
     """A small MLP that predicts the loss of each masked token from the backbone's detached hidden state.
 
     With an n-gram prior, it also reads how much each neighbour narrows the prediction down, since the hidden state need
-    not represent what the prior adds to the logits. The importance of visible tokens is meaningless. In training, in an
-    evaluation, and in the steps of a sampler of masked diffusion, it takes no forward pass of its own.
+    not represent what the prior adds to the logits. The importance of visible tokens is meaningless. In training, in
+    evaluations and in the decoding steps of masked diffusion, it needs no extra forward pass of the backbone.
     """
 
     name = "loss_prediction"
@@ -245,7 +245,7 @@ class LossPredictionEstimator(Estimator):
     width: int = param(128, help="width of the hidden layer", ge=1, le=65_536)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the sampler would run the network twice per step, since NFE would not include this."""
+        """Yield a problem if the sampler would run the backbone twice per step, since NFE would count one pass only."""
         sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
         reads_time = experiment.parts["backbone"].reads_time
         if sampler.uses_importance and (objective.masks_attention or reads_time):
@@ -343,7 +343,7 @@ class _ComposedEstimator(Estimator):
                     "n-gram scores); replace one of them, or give both the same settings",
                 )
             for problem in problems_of(inner, experiment):
-                # It names the table `estimator`; here it is nested one level deeper.
+                # A problem names the table `estimator`, but the inner estimator is nested one level deeper.
                 yield Problem(*(text.replace("estimator.", f"estimator.{key}.") for text in attrs.astuple(problem)))
 
 
@@ -352,11 +352,11 @@ class HybridEstimator(_ComposedEstimator):
     """The mixture I = mix · learned + (1 − mix) · prior; only the learned estimator is trained."""
 
     name = "hybrid"
-    summary = "mixture of a learned estimator (0.7) and the frequency prior (0.3)"
+    summary = "weighted mean of a learned estimator and a prior, by default token frequency: 0.7 and 0.3"
     network = "atat_zoo.modeling.estimators.estimator_networks:MixModule"
     refs = ("ATAT",)
     inside = ("learned", "prior")
-    mix: float = param(0.7, help="fraction of the learned estimator", ge=0, le=1)
+    mix: float = param(0.7, help="weight of the learned estimator; the prior has weight 1 − mix", ge=0, le=1)
     learned: Estimator = component_param("estimator", "transformer", help="estimator that is trained")
     prior: Estimator = component_param("estimator", "frequency", help="estimator that the learned one is mixed with")
 
@@ -368,7 +368,7 @@ class HybridEstimator(_ComposedEstimator):
 
 @component
 class TermBiasEstimator(_ComposedEstimator):
-    """Another estimator whose importance is raised for the tokens of given words, to I + s · (1 − I).
+    """Another estimator, whose importance I is raised to I + s · (1 − I) for given words, with strength s.
 
     A negative strength lowers it to I + s · I. The mean mask rate of a sequence does not change, so raising importance
     masks these words more often and all others less often. The guidance `importance_bias` does the same for sampling,

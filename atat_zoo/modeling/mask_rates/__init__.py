@@ -5,8 +5,8 @@ NELBO weight of a sequence is 1/(r·f(r)), so the expectation does not depend on
 
     E_{r ~ f} [ g(r) / (r·f(r)) ]  =  ∫₀¹ g(r)/r dr
 
-With weights of 1, f instead determines how much each rate contributes. A time-conditioned network reads the time at
-which the noise schedule has the drawn rate. Noise schedules, bounds, samplers and evaluations do not depend on f. Some
+With loss weights of 1, f determines how much each rate contributes. A time-conditioned network reads the time at which
+the noise schedule has the drawn rate. Noise schedules, bounds, samplers and evaluations do not depend on f. Some
 objectives use no mask-rate distribution: `mlm` masks a fixed fraction, `d3pm` draws one of its T steps, `adaptive`
 draws the number of masks or the time of its own process, and `autoregressive` masks nothing.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class MaskRates(Protocol):
     """A component of kind `mask_rates`, or the result of its `build(context)`.
 
-    A component with tensors has a `network` that defines `levels`; one with a state also implements
-    `StatefulComponent`.
+    A component with tensors has a `network` that defines `levels`. If the component has a state, its network also
+    implements `StatefulComponent`.
     """
 
     name: str
@@ -72,7 +72,7 @@ class NoiseRates(MaskRates):
 
 @component
 class UniformRates(MaskRates):
-    """Uniform mask rates on (0, 1] for any noise schedule: r = u, weight 1/r. Same as `noise` for linear noise."""
+    """Uniform mask rates on (0, 1] for any noise schedule: r = u, weight 1/r; equal to `noise` for linear noise."""
 
     name = "uniform"
     summary = "uniform mask rates on (0, 1], for any noise schedule"

@@ -12,7 +12,7 @@ from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.registry import Context
 
-# The smallest u of a step, and the smallest rate: below this, hardly any row, however long, gets a mask.
+# The smallest u and mask rate of a step: at a lower rate, hardly any row gets a mask, however long it is.
 SMALLEST = 2.0**-53
 
 

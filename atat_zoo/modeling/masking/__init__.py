@@ -9,8 +9,8 @@ With r a sequence's rate and n its number of maskable tokens, every `Masking` ha
 
     (a) mean of p over maskable tokens = r, per row; r = 0 and r = 1 exactly
     (b) p_i does not fall when I_i rises (the inverse strategy: does not rise)
-    (c) p_i does not fall when r rises, so masks drawn with one uniform per token are nested
-    (d) temperature → ∞ gives the uniform strategy; temperature → 0 gives a threshold; ties share the rest
+    (c) p_i does not fall when r rises, so with fixed uniform numbers, a higher rate masks a superset
+    (d) temperature → ∞ gives the uniform strategy; temperature → 0, a threshold on I_i, where ties have equal p
     (e) tokens that are not maskable have p = 0 and are left out of the mean
     (f) equal importance gives equal p; permuting tokens permutes p
 
@@ -53,7 +53,7 @@ class Masking(Protocol):
 
     @property
     def reads_importance(self) -> bool:
-        """Whether equal importance for all tokens gives uniform masking."""
+        """Whether only importance makes the masking differ from uniform masking."""
         return self.direction != 0 and not self.positional
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
@@ -92,8 +92,8 @@ class VisibleTextMasking(Protocol):
 class StepwiseMasking(Protocol):
     """A component of kind `masking` that unmasks a sequence during several training steps.
 
-    Each step masks fewer tokens than the one before. Which of them stay masked depends on their difficulty, estimated
-    from the text that the previous step left visible.
+    No step masks more tokens than the one before. Which of them stay masked depends on their difficulty, estimated from
+    the text that the previous step left visible.
     """
 
     name: str
@@ -118,7 +118,7 @@ class StepwiseMasking(Protocol):
 
 @runtime_checkable
 class StepwiseMaskingModule(StatefulComponent, Protocol):
-    """The `nn.Module` of a `StepwiseMasking`, which carries the difficulty over from step to step.
+    """The `nn.Module` of a `StepwiseMasking`, which keeps the difficulty of a sequence's tokens until its next use.
 
     Its `statistics` read `index` and `difficulty` of the batch.
     """
@@ -140,7 +140,7 @@ class StepwiseMaskingModule(StatefulComponent, Protocol):
 class UniformMasking(Masking):
     """p_i = r for every maskable token; ignores importance (MDLM, equation 3).
 
-    This is the only strategy whose training loss, with weight 1/r, estimates the NELBO.
+    This is the only strategy whose training loss estimates the NELBO, if `objective.weight` is "nelbo".
     """
 
     name = "uniform"
@@ -257,7 +257,7 @@ class PositionMasking(Masking):
 
     temperature: float = param(
         1.0,
-        help="temperature; large values approach uniform masking, small values mask the highest sum first",
+        help="temperature; large values approach uniform masking, small values mask the highest I + a·bias first",
         ge=1e-6,
         le=1e9,
     )
@@ -269,12 +269,12 @@ class PositionMasking(Masking):
 
 @component
 class RevealMasking(VisibleTextMasking):
-    """Masks k₀ = min(n, ⌈c·k⌉) tokens uniformly, then reveals the easiest (or hardest) k₀ − k, as scored from z.
+    """Masks k₀ = min(n, ⌈c·k⌉) tokens uniformly, then reveals k₀ − k of them: the easiest, or the hardest.
 
-    k is ⌊rn⌋ or ⌈rn⌉ with mean rn, so the mean rate is exact for any scores. The tokens that stay masked do not
-    influence the choice: the mask depends only on visible tokens, and the optimal denoiser is the posterior, as with
-    uniform masks (missing at random: Rubin, Biometrika 1976). With `first = "easy"`, the model learns the contexts that
-    the sampler `policy` produces when it fills the easiest positions first.
+    k is ⌊rn⌋ or ⌈rn⌉ with mean rn, so the mean rate is exact for any scores. Tokens are scored while all k₀ are masked.
+    The mask therefore depends only on visible tokens, and the optimal denoiser is the posterior, as with uniform masks
+    (missing at random: Rubin, Biometrika 1976). With `first = "easy"`, the model learns the contexts that the sampler
+    `policy` produces when it fills the easiest positions first.
     """
 
     name = "reveal"
@@ -305,7 +305,7 @@ class RevealMasking(VisibleTextMasking):
         return self.of_order(scores, uniform_order(maskable, fold(keys, 0)), count, maskable)
 
     def of_order(self, scores: Scores, order: Tensor, count: Tensor, maskable: Tensor) -> Tensor:
-        """Return a mask of `count` tokens, int64 [B], with candidates taken in the order `order` [B, L].
+        """Return a mask of `count` tokens, int64 [B]; the candidates have the lowest ranks `order`, int64 [B, L].
 
         This calls `scores` once, or not at all if the excess is 1.
         """
@@ -322,14 +322,14 @@ class RevealMasking(VisibleTextMasking):
 class ProgressiveMasking(StepwiseMasking):
     """Progressive unmasking (Kim et al., arXiv:2602.10314): trains on the masks that a sampler would visit.
 
-    A sequence is used in K steps. The first masks it at random, at a rate in (1 − 1/K, 1]; each later step
-    unmasks the easiest tokens, with their true values, until the rate of its own interval is reached. The policy takes
-    the difficulty from the predictions of the previous step, so it needs no forward pass. The intervals divide the
-    time, so the mask rates keep the distribution of `mask_rates`. With the n-gram prior, the policy reads all counts,
-    as a sampler does, and the loss leaves the token itself out.
+    A sequence is used in K steps. The first masks it at random, at a time in (1 − 1/K, 1]; each later step takes a time
+    in the next interval below and unmasks the easiest tokens, with their true values, down to its mask rate. The policy
+    takes the difficulty from the predictions of the previous step, so it needs no extra forward pass. Since the
+    intervals divide the time, the mask rates keep the distribution of `mask_rates`. With the n-gram prior, the policy
+    reads all counts, as a sampler does; the loss leaves out the token's own occurrence.
 
     The mask depends only on visible tokens, so the optimal denoiser is the same as with uniform masks; but the loss
-    under these masks is not a bound. A training step reads 1/K of a batch of new text.
+    under these masks is not a bound. In a training step, 1/K of the sequences are new.
     """
 
     name = "progressive"
@@ -340,8 +340,8 @@ class ProgressiveMasking(StepwiseMasking):
     steps_per_sequence: int = param(12, help="K, number of training steps that use the same sequence", ge=2, le=10_000)
     spacing: int = param(
         1,
-        help="number of training steps from one use of a sequence to the next; with 1, as in the paper, batches that "
-        "follow each other have most sequences in common",
+        help="number of training steps from one use of a sequence to the next; with 1, as in the paper, consecutive "
+        "batches share most of their sequences",
         ge=1,
         le=10_000,
     )

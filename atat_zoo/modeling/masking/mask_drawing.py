@@ -1,4 +1,4 @@
-"""Mask drawings, which sample a mask from masking probabilities p, with marginals of exactly p."""
+"""Mask drawings, which sample a mask in which each token i is masked with its probability p_i."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class MaskDrawing(Protocol):
 class BernoulliMaskDrawing(MaskDrawing):
     """Independent masks: token i is masked if u_i < p_i, with u_i uniform in [0, 1).
 
-    The uniforms depend only on the keys, so for the same key a higher rate masks a superset. p = 1 always masks and p =
-    0 never does.
+    u depends only on the key, so for the same key, a higher p_i at every token masks a superset. p = 1 always masks and
+    p = 0 never does.
     """
 
     name = "bernoulli"
-    summary = "independent Bernoulli masks, nested in the rate"
+    summary = "independent Bernoulli masks; with the same key, a higher rate masks a superset of the tokens"
     refs = ("arXiv:2406.07524",)
 
     @override
@@ -48,11 +48,11 @@ class SystematicMaskDrawing(MaskDrawing):
     contains one of the points u, u + 1, u + 2, … with a single uniform u. Intervals have length at most 1, so none
     contains two points.
 
-    Tokens are not independent, and masks at two rates are not nested, so use it for training only, never for a bound.
+    Tokens are not independent, and a higher rate need not mask a superset, so use it for training, never for a bound.
     """
 
     name = "systematic"
-    summary = "systematic sampling: a fixed number of masks per sequence with the same marginals; for training only"
+    summary = "systematic sampling: ⌊Σp⌋ or ⌈Σp⌉ masks per sequence, each token with probability p; for training only"
     refs = ("doi:10.1214/aoms/1177729988",)
 
     @override

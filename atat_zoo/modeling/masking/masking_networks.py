@@ -20,7 +20,7 @@ from atat_zoo.registry import Context
 class PositionModule(nn.Module):
     """The module of `position`: water-filling of (importance + strength · bias) / temperature.
 
-    With a learned bias, the module has the state of that bias.
+    With a learned bias, `statistics` and `update` are those of the bias.
     """
 
     def __init__(self, context: Context, *, temperature: float, strength: float, bias: nn.Module) -> None:
@@ -123,13 +123,13 @@ def _means(sums: Tensor) -> tuple[Tensor, Tensor]:
 
 def _hold(length: int, most: int) -> None:
     if length > most:
-        raise ValueError(f"this bias has {most} positions, not {length}")
+        raise ValueError(f"this bias has {most} positions, fewer than {length}")
 
 
 class ProgressiveModule(nn.Module, StepwiseMaskingModule):
-    """The module of `progressive`: for each row of a batch, which sequence it had, and the difficulty of its tokens."""
+    """The module of `progressive`: for each sequence in use, its number and the difficulty of its masked tokens."""
 
-    # For each row in use, the number of its sequence plus 1, and the difficulties, 0 if visible: float64 [slots, 1 + L]
+    # For each sequence in use, its number + 1, and 1 + the difficulty of its masked tokens: float64 [slots, 1 + L]
     carried: Tensor
 
     def __init__(
@@ -156,8 +156,8 @@ class ProgressiveModule(nn.Module, StepwiseMaskingModule):
         order = uniform_order(maskable, fold(keys, 0))
         number, difficulty = self.carried[self.repetition.slot(index)].split([1, maskable.shape[1]], dim=1)
         known = number == row[:, None] + 1
-        # The hardest tokens stay masked. A visible token has difficulty 0, a masked one at least 1, so none is masked
-        # again. Without a previous use, the order decides.
+        # The hardest tokens stay masked. A visible token has the value 0, a masked one at least 1, so no visible token
+        # is masked again. Without a previous use, the order decides.
         return lowest(torch.where(known, -difficulty, 0), order, count, maskable)
 
     @override

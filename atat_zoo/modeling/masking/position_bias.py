@@ -27,7 +27,7 @@ class PositionBias(Protocol):
     network: ClassVar[str]
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `PositionBiasModule`; a fixed bias accepts any length, a learned bias only that of the context."""
+        """Return a `PositionBiasModule`; a learned bias raises a `ValueError` beyond the length of the context."""
         return network_of(self, context)
 
 
@@ -67,7 +67,7 @@ class LeftToRightBias(_FixedBias):
     """
 
     name = "left_to_right"
-    summary = "fixed: increases linearly from 0 to 1, so that text is generated from left to right"
+    summary = "fixed: increases linearly from 0 to 1, so that tokens tend to be unmasked from left to right"
 
     def bias(self, positions: Tensor) -> Tensor:
         """Return i/(L−1), or 0 for a single token."""
@@ -117,9 +117,9 @@ class RunningBias(PositionBias):
 class GradientBias(PositionBias):
     """σ(θ) for one parameter θ per position, trained by gradient ascent on the masked loss.
 
-    No gradient passes through the drawing of a mask, but the expected loss has one. For masks at rate r with softmax
-    weights from a bias b, the expected loss Σ p_i ℓ_i, where ℓ_i is the loss at a masked position i, has the gradient
-    ∂/∂b_i = p_i(ℓ_i − ℓ̄)/T. θ follows this gradient at equal p, with ℓ_i − ℓ̄ in units of ℓ̄:
+    No gradient passes through the drawing of a mask, but the expected loss has one. With masking probabilities p from a
+    softmax of b/T, for a bias b, the expected loss Σ p_i ℓ_i, where ℓ_i is the loss at position i if masked and ℓ̄ the
+    mean, has the gradient ∂/∂b_i = p_i(ℓ_i − ℓ̄)/T. θ follows it at equal p, with ℓ_i − ℓ̄ in units of ℓ̄:
 
         θ_i ← θ_i + η σ'(θ_i) (ℓ_i − ℓ̄)/ℓ̄
 

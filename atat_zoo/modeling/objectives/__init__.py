@@ -1,7 +1,7 @@
 """Objectives: the training loss and the reported likelihood bounds.
 
-An objective combines the other components into one `nn.Module`. Its `uses` names the kinds of components that it takes;
-an experiment with a component of any other kind is refused.
+An objective combines the other components of a model into one `nn.Module`. Its `uses` names the kinds of components
+that it takes; an experiment that sets a model component of another kind is refused.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ObjectiveModule(Protocol):
         """Return the denoiser p_θ(x_i | z)."""
 
     def begin_step(self) -> None:
-        """Discard the statistics collected since `end_step`, so that a step that ran out of memory can be repeated."""
+        """Discard the statistics since the last `end_step`, so that a step that ran out of memory can be repeated."""
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
         """Update the stateful components with the statistics of the step; `reduce` sums over ranks in place."""
@@ -144,8 +144,8 @@ class Objective(Protocol):
     #: How the network is used outside atat_zoo: `masked`, any masked token from all visible ones in one forward pass;
     #: `turns`, the same, with each token in its step; `causal`; or, the default, not supported.
     hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
-    importance_reads: ClassVar[str] = "x"  #: what a learned estimator may read: "x" (or "z") or only "z"
-    learns_order: ClassVar[bool] = False  #: whether the denoiser gives the weights of the next position
+    importance_reads: ClassVar[str] = "x"  #: "x" if a learned estimator may read x or z, "z" if it may read only z
+    learns_order: ClassVar[bool] = False  #: whether the denoiser predicts which position is unmasked next
 
     @property
     def reads_importance(self) -> bool:
@@ -167,7 +167,7 @@ class Objective(Protocol):
         return {"nelbo": "any-order ELBO"}
 
     def repetition(self, experiment: Experiment) -> dict[str, int]:
-        """Return how many training steps use the same sequence, if not one, and their distance (see `Repetition`)."""
+        """Return the arguments of `Repetition` if several training steps use a sequence, otherwise an empty dict."""
         return {}
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

@@ -46,7 +46,7 @@ class AdaptiveObjective(Objective):
     learns_order = True
 
     form: Literal["order", "timed"] = param(
-        "order", help="bound: for the order only, or for the order and the times of the power path (timed)"
+        "order", help="what the bound covers. order: the order only; timed: the order and the times of the power path"
     )
     temperature: float = param(1.0, help="T, temperature; at small T, importance decides the order", ge=1e-6, le=1e9)
     bias: PositionBias = component_param(
@@ -94,13 +94,13 @@ class AdaptiveObjective(Objective):
         return self.repeats * experiment.train.batch_size, experiment.data.length
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the estimator reads z or t, or has nothing to learn."""
+        """Yield a problem if the estimator reads z or t, or should learn from the bound but has no parameters."""
         estimator = experiment.parts["estimator"]
         if estimator.reads != "x":
             yield Problem(
                 "estimator",
                 "objective 'adaptive' draws the order from the importance of the clean tokens, but this "
-                'estimator reads the masked sequence; set the estimator\'s reads to "x"',
+                'estimator reads the masked sequence; set estimator.use = "transformer" and estimator.reads = "x"',
             )
         if estimator.reads_time:
             yield Problem(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Help of the weight in objectives that draw rates.
 OMEGA = (
-    "ω, loss weight. nelbo: 1/(r·f(r)) for mask rates with density f, or −α'/(1 − α) for rates from the "
+    "ω, loss weight. nelbo: 1/(r·f(r)) for mask rates r with density f, or −α'/(1 − α) for rates from the "
     "noise schedule; simple: 1"
 )
 
@@ -33,7 +33,7 @@ class BlockObjective(Objective):
     tokens of its own and earlier blocks.
 
     The bound behind its perplexity is estimated with exact-k in every block, for all blocks at once. With one block per
-    sequence, the objective is `mdlm`; with blocks of one token, it is autoregressive, and the bound is the exact NLL.
+    sequence, the loss is that of `mdlm`. With blocks of one token, the model is autoregressive, and the bound is exact.
     """
 
     name = "block"
@@ -125,7 +125,7 @@ def has_own_bound(experiment: Experiment) -> Iterator[Problem]:
     if bound.follows_noise:
         yield Problem(
             "evaluation.bound",
-            f"{bound.name!r} follows the noise schedule, which objective {objective.name!r} does not use; "
+            f"{bound.name!r} draws masks by a noise schedule, which objective {objective.name!r} does not use; "
             "use exact_k instead",
         )
 

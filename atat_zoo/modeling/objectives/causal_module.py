@@ -39,7 +39,7 @@ def two_streams(length: int, size: int) -> Rule:
     """Return the attention rule of [z ; x], L noisy tokens followed by L clean ones, for `attention_mask`.
 
     A noisy token sees the noisy tokens of its block and the clean tokens of earlier blocks; a clean token sees the
-    clean tokens of both.
+    clean tokens of its own and earlier blocks.
     """
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class BlockModule(DenoisingModule):
         return within.masked_fill(block > own, self.context.mask_id)
 
     def mask(self, batch: Batch) -> tuple[NoisedBatch, NoiseLevels]:
-        """Mask every block uniformly at its own rate; return the noisy batch and the block levels, [B, K]."""
+        """Mask every block uniformly at its own rate; return the noisy batch and the blocks' noise levels, [B, K]."""
         x, maskable = batch.tokens, batch.maskable
         levels = self.levels(self.block_times(batch.index, x.shape[1] // self.size), batch)
         p = levels.rate.repeat_interleave(self.size, dim=1) * maskable
@@ -162,7 +162,7 @@ class AutoregressiveModule(DenoisingModule):
 
     @override
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
-        # Those to the left.
+        # Only the neighbours to the left.
         position = torch.arange(z.shape[1], device=z.device)[None]
         later = neighbours_of(position, reach, -1) > position[..., None]
         return super().neighbours(z, reach).masked_fill(later, self.context.mask_id)
@@ -269,7 +269,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.before = text[:, text.shape[1] - self.reach :]
 
     def pass_through(self, inputs: Tensor) -> Tensor:
-        """Return the hidden states [B, L, D] of the next tokens; each block sees itself and all earlier blocks."""
+        """Return the hidden states [B, L, D] of the next tokens; a block sees the window up to its own end."""
         tokens = torch.cat([self.text, inputs], dim=1)
         length, end = tokens.shape[1], self.start + inputs.shape[1]
         position = torch.arange(end - length - len(self.cache), end, device=inputs.device)
@@ -303,7 +303,7 @@ class AutoregressivePredictor(BlockPredictor):
 
 
 class CachedTokens(CachedBlocks):
-    """A decoder with blocks of one token: reading a token takes a forward pass, predicting the next takes the head."""
+    """A decoder with blocks of one token: `read` takes a forward pass, and a prediction applies only the head to it."""
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:

@@ -59,7 +59,7 @@ class HeadInputs(NamedTuple):
 
 
 class DenoisingModule(nn.Module, ObjectiveModule):
-    """An `ObjectiveModule` without a loss: the stages of a loss in order, followed by the bound of the denoiser.
+    """An `ObjectiveModule` whose subclasses define `loss`: the stages of a loss in order, then the denoiser's bound.
 
     Networks are on the device of the weights, and their results are moved to the device of the tokens. Times, masks,
     weights and components with a float64 state are on a device that supports float64 (see `atat_zoo.system.devices`).
@@ -74,7 +74,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
             complete(parts["estimator"], EstimatorModule)
         self.noise: Noise = parts["noise"]
         self.rates: MaskRates = parts.get("mask_rates", NoiseRates())
-        # In objectives that use them.
+        # Set by the modules of objectives that use them.
         self.estimator: Any = None
         self.curriculum: Any = None
         self.repetition = Repetition(batch_size)
@@ -107,10 +107,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     def times(self, index: Tensor) -> Tensor:
         """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; all rows of a step share one u in [0, 1).
 
-        Mask rates are drawn from the same numbers. Rows take the strata j in strides of about N/φ, so the times of
-        every micro-batch cover (0, 1], and the number of masked positions, which determines the memory for logits, is
-        about the same in each. A sequence that is used by K steps has a time in each of K equal intervals, in
-        descending order.
+        Mask rates are computed from these numbers. Rows take the strata j in strides of about N/φ, with the golden
+        ratio φ, so in every micro-batch, times cover (0, 1], and the number of masked positions, which determines the
+        memory for logits, is about equal. A sequence that is used by K steps has a time in each of K equal intervals,
+        in descending order.
         """
         place = self.repetition.place(index)
         keys = sequence_keys(self.context.seed, "time", index // self.batch_size)
@@ -179,7 +179,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return self.head_inputs(z, t, documents)
 
     def head_inputs(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> HeadInputs:
-        """Return the head inputs [B, L] at every position."""
+        """Return the head inputs [B, L] at every position of z."""
         near = None if self.prior is None else self.neighbours(z, self.prior.reach)
         return HeadInputs(self.hidden(z, t, documents), near)
 
@@ -195,7 +195,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return hidden if first in (None, hidden.shape[1]) else hidden[:, :first]
 
     def seen(self, documents: Tensor | None, causal: bool = False) -> dict[str, Any]:
-        """Return positions and attention for tokens that attend only within their document; empty without documents."""
+        """Return arguments of `read`: positions and attention within documents, if there are any, or `"causal"`."""
         if documents is None:
             return {"attention": "causal"} if causal else {}
         rule, blocks = document_rule(documents, causal=causal), self.attends_in_blocks(documents)
@@ -204,7 +204,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return {"positions": positions_in_documents(documents), "attention": seen}
 
     def attends_in_blocks(self, tokens: Tensor) -> bool:
-        """Return whether a forward pass uses a `BlockMask`, which is faster in compiled training on a GPU."""
+        """Return whether a forward pass uses a `BlockMask`: compiled training on a GPU, if the backbone takes it."""
         in_blocks: bool = self.context.compiled and self.backbone.takes_block_masks
         return in_blocks and self.training and tokens.is_cuda
 
@@ -241,7 +241,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     def logits(self, head_inputs: HeadInputs, x: Tensor | None = None) -> Tensor:
         """Return the logits [N, V] of N positions, float32 or wider.
 
-        During training, the n-gram prior subtracts the occurrence of the true tokens x [N] from its counts.
+        If the true tokens x [N] are given, as in training, the n-gram prior leaves their own occurrences uncounted.
         """
         logits = wide(self.backbone.head(head_inputs.hidden))
         if head_inputs.neighbours is None:
@@ -328,7 +328,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         self.totals: dict[str, Tensor] = {}
 
     def observe(self, noised: NoisedBatch, ce: Tensor) -> None:
-        """Add the statistics of a training micro-batch, given its cross-entropy [B, L]."""
+        """Add the statistics of a micro-batch, given its cross-entropy [B, L]; does nothing in evaluation mode."""
         for name, part in self.stateful.items() if self.training else ():
             statistics = part.statistics(noised, ce.detach())
             self.totals[name] = self.totals[name] + statistics if name in self.totals else statistics
@@ -583,7 +583,7 @@ def metrics(noised: NoisedBatch, ce: Tensor, diffusion_loss: Tensor, loss: Tenso
 
 
 class Predictor(Denoiser):
-    """The denoiser p_θ(x_i | z) of a module; it also scores visible tokens and estimates importance."""
+    """The denoiser p_θ(x_i | z) of a module; it scores visible tokens and, with an estimator, gives importance."""
 
     scores_visible_tokens = True
 
@@ -592,7 +592,7 @@ class Predictor(Denoiser):
         self.mask_id, self.window = module.context.mask_id, module.context.length
         self.reads_time = module.backbone.reads_time
         self.estimates_importance = module.estimator is not None
-        # What importance has read of a text, for its predictions: a decoding step takes one forward pass for both.
+        # The text that `importance` read last, and its head inputs: `__call__` needs no second forward pass for it.
         self.known: tuple[Tensor, int, HeadInputs] | None = None
         if module.estimator is not None:
             self.importance_reads = module.estimator.reads
@@ -615,7 +615,7 @@ class Predictor(Denoiser):
         return self.module.importance_of(read, tokens, everywhere, t)
 
     def known_head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        """Return the head inputs [B, L] at every position, from `importance` if it was asked about the same text."""
+        """Return the head inputs [B, L] at every position, those of `importance` if it has just read the same text."""
         known, self.known = self.known, None
         if known is not None and known[0] is tokens and known[1] == tokens._version:
             return known[2]
@@ -626,7 +626,7 @@ class Predictor(Denoiser):
         return self.module.head_inputs(tokens, t)
 
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
-        """Return the log-probabilities [N, V] of N positions, on the device of the tokens."""
+        """Return log-probabilities [N, V] on the device of the tokens; on a CPU, raise a `UserError` if any is NaN."""
         log_probs = move_to(self.module.logits(head_inputs).log_softmax(-1), device)
         # One such logit makes its whole row NaN. On an accelerator, the check would have to wait.
         if log_probs.device.type == "cpu" and bool(log_probs[..., :1].isnan().any()):

@@ -33,7 +33,7 @@ class MDLMObjective(Objective):
     """
 
     name = "mdlm"
-    summary = "MDLM: cross-entropy at masked tokens; becomes ATAT with importance, a curriculum and the correction"
+    summary = "MDLM: cross-entropy at masked tokens, optionally with importance masking, a curriculum and a correction"
     refs = ("arXiv:2406.07524", "ATAT")
     network = "atat_zoo.modeling.objectives.denoising:MDLMModule"
     separates_documents = True
@@ -56,7 +56,7 @@ class MDLMObjective(Objective):
         return {"repeats": masking.steps_per_sequence, "spacing": masking.spacing} if stepwise else {}
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem for mask rates with infinite variance, or masking that does not fit the estimator."""
+        """Yield a problem for NELBO weights of infinite variance, or masking that does not fit other components."""
         yield from infinite_weights(experiment)
         masking, estimator = experiment.parts["masking"], experiment.parts["estimator"]
         if isinstance(masking, VisibleTextMasking | StepwiseMasking):
@@ -93,8 +93,8 @@ class MLMObjective(Objective):
 
     n is a row's number of maskable tokens, so without padding the loss is the mean over the masked tokens. A row gets
     exactly k masks, as in BERT's code: every row has a loss, and the number of logits is known. Every chosen token is
-    masked; BERT leaves a tenth unchanged and replaces a tenth with other tokens. A denoiser under SUBS never sees such
-    inputs.
+    masked; BERT leaves a tenth of them unchanged and replaces a tenth with other tokens. A denoiser under SUBS never
+    sees such inputs.
 
     Its perplexity is a valid but loose bound, because the denoiser is trained at one mask rate only.
     """
@@ -140,7 +140,7 @@ class SEDDObjective(Objective):
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem for mask rates with infinite variance."""
+        """Yield a problem if NELBO weights have infinite variance under the mask-rate distribution."""
         yield from infinite_weights(experiment)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @component
 class SetCausalObjective(Objective):
-    """Cross-entropy of every free token given the tokens of all earlier steps c; given tokens have step −1.
+    """Cross-entropy of every free token given the tokens of all earlier steps; x_i has step c_i, −1 if it is given.
 
         loss = Σ_{i free} w_i · −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable
 
@@ -36,15 +36,15 @@ class SetCausalObjective(Objective):
     given, so every input attends to a token. If the sets are `ascending` and no random subset is given, only the last
     token needs an extra input, and one forward pass trains all positions.
 
-    Every prediction has its own context and, without a curriculum, weight 1. An estimator reads the sequence as it is
-    before a randomly drawn step. The estimator learns the difficulty of the tokens in that step, and the curriculum
-    weights all tokens that are still masked, so both depend only on visible tokens. The exact NLL in the order of the
-    sets is reported as the bound `sets`; the perplexity comes from the bound under uniform masking, as for `mdlm`, with
-    all visible tokens given.
+    Every prediction has its own context and, without a curriculum, weight 1. An estimator such as `transformer` reads
+    the sequence before a randomly drawn step and learns the difficulty of the tokens in that step, and the curriculum
+    weights all tokens that are still masked, so both depend only on visible tokens. The NLL in the order of the sets
+    (a bound if they are random) is reported as `sets`; the perplexity comes from the bound under uniform masking, as
+    for `mdlm`, with all visible tokens given.
     """
 
     name = "set_causal"
-    summary = "set-causal: predicts each position set from earlier ones; exact likelihood, even with prompts and gaps"
+    summary = "set-causal: predicts each position set from earlier ones; exact likelihood in a given order"
     refs = ("arXiv:2607.01775", "arXiv:2205.13554")
     network = "atat_zoo.modeling.objectives.set_causal_module:PositionSetsModule"
     hub_form = "turns"
@@ -68,7 +68,7 @@ class SetCausalObjective(Objective):
         return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem for fractions above 1, an estimator that reads the clean sequence, or one that reads t."""
+        """Yield a problem if the fractions exceed 1, the estimator reads x or t, or the backbone reads t."""
         total = self.prompt_share + self.gap_share + self.subset_share
         if total > 1 + 1e-9:
             yield Problem(
@@ -98,11 +98,11 @@ class StridedCausalObjective(Objective):
 
         loss = Σ_i −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable,   i maskable
 
-    This is `sets` with `strided` position sets and no given tokens. One forward pass gives the exact likelihood in the
-    model's only order, and thus the perplexity. The tokens of a step are sampled independently but are s positions
-    apart, so little is lost; generation takes s forward passes for any length. With s = L, it equals `autoregressive`,
-    except that it also reads tokens that are not maskable. It accepts prompts and gaps but, unlike `sets`, is not
-    trained on them.
+    This is `set_causal` with `strided` position sets and no given tokens. One forward pass gives the exact likelihood
+    in the model's only order, and thus the perplexity. Generation takes s forward passes for any length. The tokens of
+    a step are sampled independently but are s positions apart, so little is lost. With s = L, it equals
+    `autoregressive`, except that it also reads tokens that are not maskable. It accepts prompts and gaps but, unlike
+    `set_causal`, is not trained on them.
     """
 
     name = "strided_causal"
@@ -112,7 +112,7 @@ class StridedCausalObjective(Objective):
     network = "atat_zoo.modeling.objectives.set_causal_module:StridedModule"
     hub_form = "turns"
     uses = frozenset({"backbone"})
-    stride: int = param(16, help="s, number of decoding steps; at most data.length, for left-to-right order", ge=1)
+    stride: int = param(16, help="s, number of decoding steps; data.length, the maximum, is left to right", ge=1)
 
     @override
     def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
@@ -132,8 +132,8 @@ class StridedCausalObjective(Objective):
         if {key: getattr(order, key, None) for key in learned} != learned:
             yield Problem(
                 "sampler",
-                f"objective 'strided_causal' learns one order, in {self.stride} steps, but the sampler is "
-                f"{order.name!r}; "
+                f"objective 'strided_causal' learns one order, in {self.stride} steps, but the sampler "
+                f"{order.name!r}, as configured, uses a different one; "
                 f'set it to {{use = "strided", stride = {self.stride}}}',
             )
         yield from has_no_time(experiment)

@@ -1,4 +1,4 @@
-"""The modules of `sets` and `strided_causal`, and their denoiser.
+"""The modules of `set_causal` and `strided_causal`, and their denoisers.
 
 Shapes: B rows of a micro-batch, L positions, T inputs, C cached inputs, width D, N predictions, H heads.
 """
@@ -43,7 +43,7 @@ class QueryAndContentTokens(NamedTuple):
 
     tokens: Tensor  # int64 [B, T]
     positions: Tensor  # int64 [B, T]
-    attention: Any  # which inputs each input sees, as in `visible`
+    attention: Any  # which inputs each input sees: a bool mask or a `BlockMask`
 
 
 class TokenRoles(NamedTuple):
@@ -92,7 +92,7 @@ def query_and_content_tokens(
 def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
     """Return how many extra content tokens to use when rows need `needed`, int64 [B] on the host.
 
-    The number is rounded up, because every new shape is recompiled.
+    The number is rounded up, because a compiled network is compiled again for every new shape.
     """
     most = int(needed.max())
     return most if most < 2 else min(of.step.shape[1] - 1, -(-most // 8) * 8)
@@ -174,7 +174,7 @@ class StridedModule(SetCausalModule, AutoregressiveModule):
 
 
 class PositionSetsModule(SetCausalModule):
-    """The module of `sets`, trained on position sets, with given tokens in a fraction of the rows."""
+    """The module of `set_causal`, trained on position sets, with given tokens in a fraction of the rows."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class PositionSetsModule(SetCausalModule):
 
 
 class SetCausalPredictor(Predictor):
-    """The denoiser p_θ(x_i | z) with all visible tokens given; `begin_generation` returns the incremental one."""
+    """The denoiser p_θ(x_i | z), given all visible tokens; `begin_generation` returns one that records the steps."""
 
     scores_visible_tokens = False
 

@@ -8,10 +8,10 @@ from atat_zoo.registry import Context
 
 
 class RunningDifficulty(nn.Module):
-    """The module of `difficulty` with a running scale: the mean and deviation of the cross-entropy per mask rate.
+    """The module of `difficulty` with a running scale: mean and standard deviation of the cross-entropy by mask rate.
 
-    The state holds exponentially decaying sums of count, loss and squared loss per interval of the mask rate, so a rare
-    interval keeps its moments, and the first steps need no bias correction.
+    The state holds exponentially decaying sums of count, loss and squared loss per bin of the mask rate, so a bin that
+    is rarely drawn keeps its moments, and the first steps need no bias correction.
     """
 
     moments: Tensor  # float64 [3, bins]: count, sum and sum of squares
@@ -22,7 +22,7 @@ class RunningDifficulty(nn.Module):
         self.register_buffer("moments", torch.zeros(3, bins, dtype=torch.float64))
 
     def _bins(self, rate: Tensor) -> Tensor:
-        """Return the interval of each rate, int64 in the shape of `rate`."""
+        """Return the bin of each rate, int64 in the shape of `rate`."""
         bins = self.moments.shape[-1]
         return (rate * bins).long().clamp(0, bins - 1)
 
@@ -41,7 +41,7 @@ class RunningDifficulty(nn.Module):
     def forward(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return σ((CE − μ(r))/s(r)), float32 [B, L] in [0, 1], and where it is valid, bool [B, L]."""
         moments = self.moments
-        # An interval that was never visited uses the moments of all intervals.
+        # A bin that was never drawn uses the moments of all bins.
         moments = torch.where(moments[0] > 0, moments, moments.sum(-1, keepdim=True))
         count = moments[0].clamp(min=1e-12)
         mean = moments[1] / count

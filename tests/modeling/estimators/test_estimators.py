@@ -293,7 +293,7 @@ def test_the_memory_for_the_weights_is_asked_for_before_they_are_made(settings, 
     monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.9 * weights)
     with pytest.raises(
         UserError,
-        match=rf"{spec.layers} layers and width {spec.width} needs .* for its weights.*; lower layers or width",
+        match=rf"{spec.layers} layers and width {spec.width} needs .* for its weights.*; reduce `layers` or `width`",
     ):
         spec.build(context)
 

@@ -139,7 +139,7 @@ def test_running_brings_the_means_to_the_unit_interval():
     bias.update(bias.statistics(batch, loss), 0.0)
     # Means 2, 4, 3 in hundredths; the position never masked takes the mean over all draws, 14/5.
     torch.testing.assert_close(bias.values(4), torch.tensor([0.0, 1.0, 0.5, 0.4]))
-    with pytest.raises(ValueError, match="4 positions, not 5"):
+    with pytest.raises(ValueError, match="4 positions, fewer than 5"):
         bias.values(5)
     bias = RunningBias().build(FOUR)  # a shorter text
     bias.update(bias.statistics(noised([[True, True]]), torch.tensor([[1.0, 2.0]])), 0.0)
@@ -182,5 +182,5 @@ def test_gradient_rises_where_it_is_hard_and_stays_where_nothing_is_masked():
     assert middle == unseen == 0.5
     bias.update(torch.zeros(2, 4, dtype=torch.float64), 0.0)
     assert bias.values(4).tolist() == [hard, middle, easy, unseen]
-    with pytest.raises(ValueError, match="4 positions, not 5"):
+    with pytest.raises(ValueError, match="4 positions, fewer than 5"):
         bias.values(5)

@@ -291,7 +291,7 @@ TIMED = {"use": "transformer", "time_conditioning": True}
         ({"use": "hybrid", "learned": TIMED}, False, "reads the time"),
         ("uniform", True, "nothing to learn"),
         ("frequency", True, "nothing to learn"),
-        ({"use": "transformer", "reads": "z"}, False, 'set the estimator\'s reads to "x"'),
+        ({"use": "transformer", "reads": "z"}, False, 'set estimator.use = "transformer" and'),
     ],
     ids=str,
 )

@@ -329,12 +329,12 @@ def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, l
         ({"objective": {"use": "strided_causal", "stride": 33}}, "objective.stride: 33 is more than data.length = 32"),
         (
             {"sampler": "ancestral"},
-            "sampler: objective 'strided_causal' learns one order, in 8 steps, but the sampler is 'ancestral'",
+            "sampler: objective 'strided_causal' learns one order, in 8 steps, but the sampler 'ancestral'",
         ),
         ({"sampler": {"use": "strided", "stride": 4}}, 'set it to {use = "strided", stride = 8}'),
         ({"sampler": {"use": "strided", "stride": 8, "offset": "random"}}, "learns one order, in 8 steps"),
         ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided_causal'"),
-        ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: 'continuous_t' follows"),
+        ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: 'continuous_t' draws masks by"),
     ],
 )
 def test_what_does_not_fit_strided_is_refused_in_a_sentence(changes, said):
