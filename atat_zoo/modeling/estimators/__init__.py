@@ -334,7 +334,7 @@ class _ComposedEstimator(Estimator):
                 yield Problem(
                     f"estimator.{key}",
                     f"{inner.name!r} reads {inner.reads} but the {self.inside[0]} estimator reads "
-                    f'{self.reads}; set reads = "{inner.reads}" in both, or use only one of them',
+                    f"{self.reads}; choose estimators that read the same sequence, or use only one of them",
                 )
             elif inner.learns and inner.values_read(1, 1) != self.values_read(1, 1):
                 yield Problem(
