@@ -73,7 +73,7 @@ def atat(allow_pipe: bool) -> None:
 
 
 def run(command: click.Command, name: str) -> None:
-    """Run a command; report all of the user's mistakes at once, with exit code 2 and no traceback.
+    """Run a command and exit; report all of the user's mistakes at once, with exit code 2 and no traceback.
 
     When the reader closes a pipe, as `head` does, click exits with code 1 and prints nothing.
     """
@@ -106,14 +106,14 @@ def run(command: click.Command, name: str) -> None:
         else:  # name too long, circular links, no permission, or a folder instead of a file
             what = clip(error.filename or "a file or connection")
             reason = clip(error.strerror or str(error) or type(error).__name__)
-            _say(f"error: {what}: {reason}; pass a different path or address, or fix this one")
+            _say(f"error: {what}: {reason}; pass a different path, URL or port, or fix this one")
         code = 2
     except Exception as error:
         from atat_zoo.system.machine import ran_out
 
         if not ran_out(error):
             raise
-        _say("error: out of memory; reduce the sizes, lengths and counts in the command or the experiment")
+        _say("error: out of memory; reduce the batch size, sequence length, number of texts or model size")
         code = 2
     _forget_unwritten()
     sys.exit(code)
@@ -163,5 +163,5 @@ def _show(message: Warning | str, category: type[Warning], *place: Any, **how: A
 
 
 def main() -> None:
-    """Run `atat`."""
+    """Run the command `atat` and exit."""
     run(atat, "atat")

@@ -77,7 +77,7 @@ _OPTIONS = {
     "orders": count(
         "--orders",
         1,
-        "Number of decoding orders averaged inside the policy bound (default: 1; use 64 for results that you report).",
+        "Number of decoding orders that the policy bound averages over (default: 1; use 64 for reported results).",
     ),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 means all."),
     "mask_samples": count("--mask-samples", 1, "Number of masks sampled per sequence."),
@@ -85,7 +85,7 @@ _OPTIONS = {
     "batch_size": count("--batch-size", 1, "Texts per batch.", 64),
     "mask_seed": count("--seed", 0, "Seed of the masks (default: the experiment's)."),
     "seed": count("--seed", 0, "Random seed; the same seed gives the same text.", 0),
-    "length": count("--length", 1, "Tokens per text (default: the training length)."),
+    "length": count("--length", 1, "Tokens per text (default: the run's data.length)."),
     "sampler": click.option(
         "--sampler", help="Sampler: a name, or a table such as {use = 'ancestral', steps = 32} (default: the run's)."
     ),
@@ -97,7 +97,7 @@ _OPTIONS = {
         "large model across all GPUs.",
     ),
     "precision": _choice(
-        "--precision", ["auto", "fp32", "bf16"], "Precision of the network; token sampling uses float64.", "auto"
+        "--precision", ["auto", "fp32", "bf16"], "Precision of the network (token sampling uses float64).", "auto"
     ),
     # For commands whose texts must not depend on the batch.
     "same_precision": _choice(
@@ -164,10 +164,10 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def even(orders: int) -> int:
-    """Return the `--orders` value for a bracket; raise `UserError` if the value is odd."""
+    """Return the value of `--orders` for a likelihood bracket; raise a `UserError` if it is odd."""
     if orders % 2:
         raise UserError(
-            f"--orders {orders}: a bracket compares one half of the orders with the other; pass an even number"
+            f"--orders {orders}: a likelihood bracket compares two halves of the orders; pass an even number"
         )
     return orders
 
@@ -184,7 +184,7 @@ def options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def with_parts(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, with `bound` and `metrics` parsed into components, without importing torch."""
+    """Return the options, in which `bound` and `metrics` become components; torch is not imported."""
     metrics = tuple(named("metric", each) for each in given.pop("metrics", ())) or None
     return given | {"metrics": metrics} | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
 
@@ -204,7 +204,7 @@ def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None)
 
 
 def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
-    """Return the overrides, preceded by the value of `--sampler`."""
+    """Return the overrides, preceded by the sampler of `--sampler`; raise a `UserError` for an invalid table."""
     if sampler is None:
         return list(overrides)
     _value("sampler", sampler)
@@ -214,7 +214,7 @@ def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
 def chosen(
     run: Path, overrides: Sequence[str], sampler: str | None, step: int | str | None = None
 ) -> tuple[Experiment, TokenizerModel]:
-    """Return a trained run's experiment with the requested sampler and guidance, and its tokenizer; import no torch."""
+    """Return a run's experiment with the requested sampler and guidance, and its tokenizer, without torch."""
     from atat_zoo.experiment import from_overrides
     from atat_zoo.experiment.runs import RunFolder
     from atat_zoo.experiment.runs.model_files import DESCRIPTION, described
@@ -234,7 +234,7 @@ def chosen(
 
 
 def check_text(text: str, where: str) -> str:
-    """Return a text from the command line; raise `UserError` if it is not UTF-8."""
+    """Return a text from the command line; raise a `UserError` if it is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -243,7 +243,7 @@ def check_text(text: str, where: str) -> str:
 
 
 def lines_of(path: str) -> list[str]:
-    """Return the lines of a text file, or of standard input for `-`, and skip blank lines."""
+    """Return the non-blank lines of a text file, or of standard input for `-`; raise a `UserError` if none."""
     name = "standard input" if path == "-" else path
     try:
         if path == "-" and sys.stdin is None:  # closed by the parent process
@@ -264,7 +264,7 @@ def lines_of(path: str) -> list[str]:
 
 
 def named(kind: str, text: str) -> Any:
-    """Return the component for a name or an inline TOML table."""
+    """Return the component for a name or an inline TOML table; raise a `UserError` if there is none."""
     return Zoo.load().spec(kind, _value(kind, text))
 
 

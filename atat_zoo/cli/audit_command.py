@@ -37,7 +37,7 @@ def evaluate_tasks(
 ) -> None:
     """Evaluate runs on tasks and print the scores; for several runs, also print the differences from the baseline.
 
-    The seed defaults to the one in the baseline's experiment. An option in `of_bound` raises a `UserError`.
+    The seed defaults to that of the baseline's experiment. An option for bounds (`of_bound`) raises a `UserError`.
     """
     for key, value in of_bound.items():
         if value not in (None, (), ""):
@@ -159,11 +159,11 @@ def _beside(score: Score, published: Sequence[str]) -> list[str]:
 @click.option("--judge", "by", help="Judge model for generated text: a run, hf:NAME, or a table {use = …}.")
 @count("--sequences", 0, "Maximum number of sequences for the bounds; 0 means all.", 1024)
 @count("--mask-samples", 1, "Number of masks sampled per sequence.", 4)
-@count("--orders", 2, "Number of decoding orders for the bracket; must be even.", 16)
+@count("--orders", 2, "Number of decoding orders for the likelihood bracket; must be even.", 16)
 @count(
     "--bracket-sequences",
     0,
-    "Sequences for the bracket, which takes one forward pass per token and order; 0 skips the bracket.",
+    "Sequences for the likelihood bracket, which takes one forward pass per token and order; 0 skips the bracket.",
     16,
 )
 @count("--sampler-sequences", 0, "Sequences for the policy bounds of the samplers; 0 skips these bounds.", 64)
@@ -182,10 +182,10 @@ def audit(
 ) -> None:
     """Evaluate one or more models on the same text with several estimators.
 
-    Prints the bound from two estimators, per token and per byte; the calibration; a bracket of the likelihood; the
-    policy bound, NFE and text scores of each sampler; and, with --protocol, the number that the published code would
-    print. Use `atat import` to evaluate published models. Finished evaluations are reused, so an interrupted audit can
-    be resumed.
+    The table has the bound from two estimators, per token and per byte; the calibration; a likelihood bracket (an upper
+    and a lower limit of the NLL); the policy bound, NFE and text scores of each sampler; and, with --protocol, the
+    number that the published code would print. Use `atat import` to evaluate published models. Finished evaluations are
+    reused, so an interrupted audit can be resumed.
     """
     judge = judge_of(by, runs[0]) if by else None
     tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))

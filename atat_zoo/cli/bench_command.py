@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.sample_quality import Bench, SamplerResult
 
 STEPS = (16, 32, 64, 128)
-_WANTED = "Sampler: a name, or a table {use = …} (default: every named sampler). Repeatable."
+_WANTED = "Sampler: a name, or a table {use = …} (default: all that fit the run). Repeatable."
 POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
 
 
@@ -39,7 +39,7 @@ def bench() -> None:
 @count("-n --num-samples number", 2, "Texts per sampler.", 64)
 @options("length", "seed")
 @count("--repeat", 1, "Number of repetitions; the shortest time is reported.", 1)
-@count("--sequences", 0, "Maximum number of held-out sequences for the policy bound; 0 skips it.", 64)
+@count("--sequences", 0, "Maximum number of held-out sequences for the policy bound; 0 skips the bound.", 64)
 @options("orders", "batch_size", "device", "markdown", "json")
 def samplers(
     run: Path,
@@ -58,7 +58,7 @@ def samplers(
     as_markdown: bool,
     as_json: bool,
 ) -> None:
-    """Generate text from RUN with every named sampler, and score it with the judge model given by --judge.
+    """Generate text with RUN and each sampler, and score it with the judge model given by --judge.
 
     The table also shows each sampler's policy bound on held-out text and its number of forward passes per text (NFE).
     The first row is the reference for all others: ancestral sampling with the most steps, or the first sampler that
@@ -96,7 +96,7 @@ def samplers(
 def settings(
     experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
 ) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
-    """Return the samplers to measure (name, steps and component), and the reason why each other one is unsuitable."""
+    """Return the samplers to measure (name, steps, component), and why each other sampler does not fit the run."""
     rows: list[tuple[str, int | None, Any]] = []
     for text in wanted:
         spec = named("sampler", text)
@@ -155,12 +155,12 @@ def _policy_legend(result: Bench) -> list[str]:
     policy = next((m.policy for m in result.measured if m.policy), None)
     lines = []
     if policy:
-        orders = f"{result.orders} orders averaged inside the logarithm" if result.orders > 1 else "one order"
+        orders = f"the probability averaged over {result.orders} orders" if result.orders > 1 else "one order"
         lines = [
-            f"Policy: NLL of {policy.sequences} {policy.split} sequences along the sampler's own decoding steps, seed "
-            f"{policy.seed}, and its difference from the first row's on the same sequences; {POLICY_BOUND}: the "
-            "exponential of the NLL, at the given NFE.",
-            f"=: the {POLICY_LIKELIHOOD}, exact because the order is deterministic; ≤: a bound with {orders}.",
+            f"policy nats/token: NLL of {policy.sequences} {policy.split} sequences along the sampler's own decoding "
+            f"steps, seed {policy.seed}; to first: its difference from the first row's on the same sequences; "
+            f"{POLICY_BOUND}: the exponential of the NLL, at the given NFE.",
+            f"=: the {POLICY_LIKELIHOOD}, exact because the order is deterministic; ≤: a bound from {orders}.",
         ]
     reasons: dict[str, list[str]] = {}
     for m in result.measured:

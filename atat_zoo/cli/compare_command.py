@@ -36,7 +36,7 @@ _NAMED = 6  # maximum number of differences to name per run
 @click.option(
     "--reach",
     type=click.FloatRange(1),
-    help="Perplexity up to which training time is measured (default: the highest final perplexity).",
+    help="Print the time until training reaches this perplexity (default: the runs' highest final perplexity).",
 )
 @options("step", "text", "tasks", *HELD_OUT, "device", "markdown", "json")
 def compare(
@@ -55,7 +55,7 @@ def compare(
     """Compare the final models of two or more runs.
 
     All runs are evaluated on the same held-out sequences with the same masks, so the differences between them are much
-    more precise than the individual values. Options default to the baseline's experiment.
+    more precise than the individual values. Options default to the settings of the baseline.
 
     Pass --corpus to compare on different text, or --task to compare on tasks, as in `atat eval`.
     """
@@ -214,10 +214,10 @@ def notes(comparison: Comparison) -> list[str]:
     ]
     if any(run.metrics for run in runs):
         averaged = "Prediction metrics are averaged over the same masked tokens with the bound's weights"
-        lines.append(f"{averaged}; Brier score: 0 is best, 2 is worst. Text metrics are computed on samples.")
+        lines.append(f"{averaged}; Brier score: 0 is best, 2 is worst. Text metrics score generated text.")
     lines += _ngram_priors(comparison)
     if exact := [run.name for run in runs if run.method == LIKELIHOOD]:
-        lines.append(f"The likelihood of {', '.join(exact)} is exact, without sampling.")
+        lines.append(f"The likelihood of {', '.join(exact)} is exact, without sampled masks.")
     for run, differences in zip(runs, comparison.differences, strict=True):
         for name, difference in differences.items():
             if name != comparison.quantity and difference is not None:

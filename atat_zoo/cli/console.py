@@ -22,7 +22,7 @@ WIDTH = 100  # maximum number of columns of the output; a narrower terminal wrap
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    click.echo("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text))  # JSON keeps these
+    click.echo("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text))  # JSON need not escape these
 
 
 def on_terminal() -> bool:
@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 
 def paragraphs(sentences: Iterable[str], as_markdown: bool = False) -> None:
-    """Print each note on its own line; outside Markdown, wrap long notes."""
+    """Print each sentence on a line of its own; wrap long sentences, except in Markdown."""
     for sentence in sentences:
         lines = [f"{sentence}  "] if as_markdown else textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
         click.echo("\n".join(lines))
@@ -55,7 +55,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bo
 
 
 def show(table: Table, as_markdown: bool = False) -> None:
-    """Print a table: with rich on a terminal, or in aligned columns of at most WIDTH characters elsewhere."""
+    """Print a table: as Markdown, with rich on a terminal, or elsewhere in lines of at most WIDTH characters."""
     if as_markdown:
         click.echo("\n".join(table.to_markdown()))
         return

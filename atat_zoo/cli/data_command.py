@@ -1,4 +1,4 @@
-"""`atat data`: download text, and build and inspect token shards. Imports no torch."""
+"""`atat data`: download text, and build and inspect token shards, without importing torch."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -27,10 +27,10 @@ def data() -> None:
 @click.argument("name", required=False)
 @options("json")
 def get(name: str | None, as_json: bool) -> None:
-    """Download NAME: a corpus or tokenizer that ships with atat_zoo, or your own TOML file. Without NAME, list those
-    that ship.
+    """Download NAME: a corpus or tokenizer that ships with atat_zoo, or one that your own TOML file describes. Without
+    NAME, list those that ship.
 
-    Existing files are verified and not downloaded again. Sources and hashes are recorded in the same folder.
+    Existing files are verified and not downloaded again. URLs and hashes are recorded in the folder of the files.
     """
     from atat_zoo.data.corpora import text_source
 
@@ -168,16 +168,16 @@ def _clock(seconds: float) -> str:
 @click.option("--full", is_flag=True, help="Verify the SHA-256 of every shard.")
 @options("json")
 def info(folder: Path, full: bool, as_json: bool) -> None:
-    """Print the contents of a FOLDER of shards, and verify that the folder is complete."""
+    """Describe the shards in FOLDER, and verify that the folder is complete."""
     shards = shard_manifest.verify(folder, full=full)
     if as_json:
         print_json(attrs.asdict(shards))
         return
-    click.echo(f"{folder}: {shards.corpus['use']} by {shards.tokenizer['use']}, V = {shards.vocabulary_size:,}")
+    click.echo(f"{folder}: {shards.corpus['use']}, {shards.tokenizer['use']} with {shards.vocabulary_size:,} tokens")
     what = "sequences" if shards.form == "text" else "dialogues, with the loss on the assistant's tokens, in sequences"
     click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
     left = "" if shards.rows == "document" else f"; remainder at the end of each split: {shards.remainder}"
-    click.echo(f"rows: {shards.rows}{left}; cut for {shards.lanes} lanes")
+    click.echo(f"packing: {shards.rows}{left}; built for {shards.lanes} lanes")
     click.echo(joints(shards.special, shards.rows, shards.form))
     counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")
     rows = [
@@ -192,7 +192,7 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
 
 
 def joints(special: str, rows: str, form: str) -> str:
-    """Return a sentence that says what separates documents, given the keys of `[data]`."""
+    """Return a sentence that says which special tokens separate documents and sequences, given the keys of `[data]`."""
     if form == "chat":
         return "dialogues have the special tokens from their chat template"
     end = "each document ends with EOS"

@@ -44,7 +44,7 @@ def evaluate(
 
     --corpus evaluates zero-shot on different text: files, or a corpus that ships with atat_zoo, such as ptb.
 
-    --task evaluates a task instead: zero_shot consists of the seven corpora from MDLM's zero-shot table.
+    --task evaluates a task instead, such as zero_shot, which has the seven corpora from MDLM's zero-shot table.
 
     --bound policy also computes the policy bound of the run's sampler, or of the one given by --sampler,
     sampler.KEY=VALUE and guidance.use=….
@@ -85,7 +85,7 @@ def evaluate(
         if policy:
             from atat_zoo.evaluation.policy import policy_of_run
 
-            told, of = partial(bars.working, "along the text"), (parts["sampler"], parts["guidance"])
+            told, of = partial(bars.working, "policy bound"), (parts["sampler"], parts["guidance"])
             policy_value = policy_of_run(
                 model, run, read, *of, seed=seed, orders=orders or 1, batch_size=spec.batch_size, progress=told
             )
@@ -99,13 +99,13 @@ def evaluate(
 def policy_lines(policy: PolicyValue) -> list[str]:
     """Return the policy bound of a sampler as readable lines."""
     exact = policy.quantity != quantity_names.POLICY_BOUND
-    how = "exact: the order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
+    how = "exact, as the order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
     by = policy.sampler["use"] + (f" ({of_sampler})" if (of_sampler := settings(policy.sampler)) else "")
     numbers = [
         (policy.quantity, with_error(policy.value, policy.stderr, ".1f")),
         ("  nats per token", with_error(policy.nats_per_token, policy.nats_per_token_stderr, ".4f")),
         ("  bits per byte", with_error(policy.bits_per_byte, policy.bits_per_byte_stderr, ".3f")),
-        ("  evaluations", f"{policy.nfe:.1f} per text, at most {policy.max_nfe}"),
+        ("  forward passes", f"{policy.nfe:.1f} per text, at most {policy.max_nfe}"),
     ]
     if policy.orders > 1:
         numbers.append(("  with one order", f"{policy.nats_per_token_of_one_order:.4f} nats per token"))
@@ -114,7 +114,7 @@ def policy_lines(policy: PolicyValue) -> list[str]:
         numbers.append(("  lower limit", f"{lower} nats per token, {bracket.value:.1f}"))
         numbers.append(("  effective orders", f"{bracket.effective_orders:.1f} of {policy.orders}"))
     elif policy.orders > 1 and policy.orders % 2 == 0:
-        why = "the bracket is smaller than its standard error or below zero nats; increase --orders or --sequences"
+        why = "it is negative, or closer to the bound than its standard error; increase --orders or --sequences"
         numbers.append(("  lower limit", f"unknown: {why}"))
     return [f"sampler {by}, guidance {policy.guidance['use']}, on the same text: {how}", *aligned(numbers)]
 
@@ -190,7 +190,7 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
 @click.command()
 @options("run", "step", "split", "sequences", "mask_samples", "sequences_at_once", "mask_seed")
 @click.option(
-    "--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Number of token-frequency bands."
+    "--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Number of token groups, by frequency."
 )
 @click.option(
     *("--figures", "--with", "--sampler", "--out"),

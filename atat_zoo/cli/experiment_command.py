@@ -17,14 +17,14 @@ def check(experiment: str, overrides: tuple[str, ...]) -> None:
     """Report every mistake in EXPERIMENT, and all missing files and packages."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
-    click.echo(f"{loaded.name} is valid: {parts}")
+    click.echo(f"{loaded.name} is valid and uses {parts}")
     for sentence in missing(loaded):
         click.echo(f"missing: {sentence}")
 
 
 def missing(experiment: Experiment) -> list[str]:
     """Return a sentence for each missing package, and for each file that the corpus, the tokenizer or a task lacks."""
-    # A fingerprint that changes with the files requires reading them, which is fast.
+    # A corpus is checked by its stamp, because its fingerprint may require hashing many files.
     looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
     sentences = []
     for spec, look in looks:

@@ -68,7 +68,7 @@ def templates() -> Path:
 
 
 def write_package(kind: str, name: str, folder: Path) -> Path:
-    """Write an installable package with an example component, and return its folder."""
+    """Write an installable package with an example component, and return its folder; refuse a name that is taken."""
     part = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", part) or len(part) > _LONGEST:
         raise UserError(

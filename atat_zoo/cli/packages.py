@@ -1,6 +1,6 @@
 """Commands that packages provide: discovered through entry points, and imported only when they are used.
 
-A package names a click command in its pyproject.toml, and describes it in the `registry.toml` of its top module:
+A package names a click command in its pyproject.toml, and describes it in the `registry.toml` of its import package:
 
     [project.entry-points."atat_zoo.commands"]
     serve = "atat_zoo_serve.serve_command:serve"
@@ -55,7 +55,7 @@ def sections(core: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
 
 
 def command(name: str, core: Sequence[str]) -> click.Command:
-    """Return a command that is not in `core`; raise a `UserError` if its package is missing or broken."""
+    """Return a package's command; raise a `UsageError` if unknown, or a `UserError` if missing or broken."""
     found = offers()
     if name not in found and name in PACKAGES:
         raise UserError(f"atat {name} comes with {PACKAGES[name]}: {install_command(PACKAGES[name])}")

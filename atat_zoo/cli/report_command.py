@@ -38,7 +38,7 @@ def report(
     from atat_zoo.reports.study_data import file_of, of_study
 
     if frontier and not compute:
-        raise UserError("--frontier only works with --compute; add it, or leave --frontier out")
+        raise UserError("--frontier only works with --compute; add --compute, or leave --frontier out")
     study = file_of(runs[0]) if len(runs) == 1 else None
     if study and compute:
         raise UserError(f"--compute does not work with a study such as {runs[0]}; leave --compute out")
@@ -82,7 +82,7 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
                 yield f"{click.format_filename(run)}: {what} took {seconds:.1f} s"
             with suppress(UserError):  # a run without a model has caused a warning above
                 if not frontier and FRONTIER in missing(run):
-                    yield f"{click.format_filename(run)}: no sampler was evaluated; pass --frontier to do so (slow)"
+                    yield f"{click.format_filename(run)}: no sampler was evaluated; pass --frontier (slow)"
         if len(runs) > 1 and not compared([RunFolder(run) for run in runs]):
             began = time.perf_counter()
             try:
@@ -112,7 +112,7 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
 @click.option(
     "--terminal",
     is_flag=True,
-    help="Draw text curves in the terminal; if the output is not a terminal, draw them once.",
+    help="Draw the curves as text in the terminal; if the output is not a terminal, draw them only once.",
 )
 @click.option("--once", is_flag=True, help="Draw once and exit.")
 @click.option(
@@ -133,7 +133,7 @@ def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
             _draw(folder, once or not on_terminal())
             return
         with PageServer(run, port) as server:
-            click.echo(f"{run} is shown at {server.address} until Ctrl-C")
+            click.echo(f"{run} is shown at {server.address} until you press Ctrl-C")
             server.serve_forever()
 
 

@@ -13,7 +13,7 @@ from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
 
 
 def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[str, Any]]:
-    """Return the token ids and text of the first training sequences in a folder; padding is −1 and `<pad>`.
+    """Return the ids and text of the first `number` training sequences in a folder; padding is −1 and `<pad>`.
 
     In dialogues, « and » enclose the tokens that the loss includes.
     """

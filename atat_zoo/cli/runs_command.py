@@ -60,7 +60,7 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
         print_json([run.to_table() for run in chosen])
         return
     if not chosen:
-        click.echo(f"none of the {len(runs)} runs in {folder} matches" if runs else f"no runs in {folder}")
+        click.echo(f"none of the {len(runs)} runs in {folder} matches the options" if runs else f"no runs in {folder}")
         return
     rows = []
     for run in chosen:

@@ -36,7 +36,7 @@ HIDDEN = "▁"
 
 @click.command()
 @options("run", "overrides", "step")
-@count("-n --num-samples number", 1, "Number of texts.", 1)
+@count("-n --num-samples number", 1, "Number of texts to generate.", 1)
 @options("length", "seed", "sampler")
 @click.option("--prompt", default="", help="Prompt: the beginning of every text.")
 @click.option("--suffix", default="", help="Suffix: the end of every text.")
@@ -46,7 +46,7 @@ HIDDEN = "▁"
 @output("--trace", help="Write every decoding step to this file, as JSON lines.")
 @click.option("--watch", is_flag=True, help="Show the texts in the terminal as they unmask.")
 @options("device", "precision")
-@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute, then many texts are faster).")
+@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute, but speeds up many texts).")
 @options("json")
 def sample(
     run: Path,
@@ -82,7 +82,7 @@ def sample(
     experiment, tokenizer = chosen(run, overrides, sampler, step)
     if chat and experiment.data.format == "text" and tokenizer.template is None:
         raise UserError(
-            f'--chat needs a chat model, and {run} was trained on running text; pass a run with data.format = "chat", '
+            f'--chat needs a chat model, and {run} was not trained on dialogues; pass a run with data.format = "chat", '
             "or use --prompt"
         )
     request = TextForm.from_experiment(experiment, tokenizer).request(
@@ -139,7 +139,7 @@ def _header(run: Path, experiment: Experiment, step: int | str | None, seed: int
 
 
 def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: int) -> Text:
-    """Return at most `height` texts with dimmed masks."""
+    """Return the first `height` texts, in which masks are dimmed, for the terminal."""
     from rich.text import Text
 
     text = Text()
@@ -183,7 +183,7 @@ def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console)
 
 @contextmanager
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield an observer that writes decoding steps as JSON lines after a header; delete the file after an error."""
+    """Yield an observer that writes decoding steps as JSON lines after a header; an error leaves `path` unchanged."""
     if path.is_dir():
         raise UserError(f"--trace {path} is a folder; pass a file")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
@@ -220,7 +220,7 @@ def infill(
     """
     # Every mistake is reported before torch is imported.
     if path is None and not words:
-        raise UserError('TEXT is missing; type one with gaps, such as "The [MASK:3] of the [MASK]", or --file FILE')
+        raise UserError('TEXT is missing; pass one with gaps, such as "The [MASK:3] of the [MASK]", or --file FILE')
     experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
     texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
     layouts, parts = TextForm.from_experiment(experiment, tokenizer).layouts(texts), experiment.parts

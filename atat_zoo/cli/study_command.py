@@ -23,7 +23,7 @@ _WRITE = "Also write the tables to this Markdown file, with the JSON and the NLL
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
-@count("--jobs", 1, "Concurrent training runs (default: 1). Each run uses one GPU; with fewer GPUs, runs share them.")
+@count("--jobs", 1, "Runs to train at once (default: 1). Each run uses one GPU; with fewer GPUs, runs share them.")
 @click.option("--dry-run", is_flag=True, help="List the runs with their remaining steps and the estimated time.")
 @output("--write", "page", help=_WRITE)
 @click.option("--test-again", is_flag=True, help="Evaluate the test split again.")

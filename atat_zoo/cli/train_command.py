@@ -65,7 +65,7 @@ def train(
     `atat zoo list experiment` names those that ship.
     Ctrl-C saves a checkpoint after the current step, and `--resume RUN` resumes training from it. `--resume RUN
     train.steps=600` trains longer, even if the run is finished, unless a component depends on the number of steps.
-    Keys that change the weights at most by rounding, such as `train.microbatch_size`, can change, too.
+    It can also change keys that affect the weights only by rounding, such as `train.microbatch_size`.
     `init_from=RUN` fine-tunes the final weights of another run, with its tokenizer and backbone.
     """
     if resume is not None and experiment is not None and "=" in experiment:
@@ -94,7 +94,7 @@ def train(
         return show_cost(loaded, found, on_cpu, as_json)
     options_of_cost = (("--gpus", gpus), ("--gpu", gpu), ("--price", price), ("--vocab-size", vocabulary))
     if said := [option for option, value in options_of_cost if value is not None]:
-        raise UserError(f"{', '.join(said)} only works with --dry-run; add it, or leave {', '.join(said)} out")
+        raise UserError(f"{', '.join(said)} only works with --dry-run; add --dry-run, or leave {', '.join(said)} out")
     wait_passively()
     from atat_zoo import training
 

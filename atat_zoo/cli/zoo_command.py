@@ -89,7 +89,7 @@ def plugins(as_json: bool) -> None:
 @zoo.command("manifest")
 @click.option("--write", is_flag=True, help="Write registry.toml from the code.")
 def manifest_(write: bool) -> None:
-    """Compare registry.toml with the code, or write the file. Imports every built-in component."""
+    """Compare registry.toml with the code of all built-in components, or write the file."""
     path = registry_file.shipped()
     text = registry_file.write(Zoo.from_code())
     if write:

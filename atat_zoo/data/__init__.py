@@ -1,4 +1,4 @@
-"""Data: documents → tokens → packed sequences → shards → a stream in a fixed order.
+"""Tokenize documents, pack them into sequences, save these as shards, and stream them in a fixed order.
 
 Only `stream` and `sequences` import torch.
 """
@@ -12,10 +12,10 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 def is_framed(special: str) -> bool:
-    """Return whether every sequence begins with BOS and ends with EOS, given `special_tokens` in `[data]`."""
+    """Return whether BOS and EOS enclose the tokens of every sequence, given `special_tokens` in `[data]`."""
     return special in ("sequence", "both")
 
 
 def has_eos(special: str, form: str) -> bool:
-    """Return whether every document ends with EOS, given the keys of `[data]`; the template adds EOS to dialogues."""
+    """Return whether EOS ends documents or sequences, given the keys of `[data]`; chat templates add it, too."""
     return form == "chat" or special != "none"

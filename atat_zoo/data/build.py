@@ -6,8 +6,8 @@
     <root>/<name>           the complete shards, renamed from `.partial`
 
 The folder's name ends in a hash of everything that determines its bytes, so experiments
-with the same data share a folder. Whatever the size of the corpus, memory holds at most C · `sequences_per_shard`
-sequences and the documents that are shuffled together.
+with the same data share a folder. Memory use does not grow with the corpus: it is determined by `data.lanes` ·
+`data.sequences_per_shard` sequences and the documents that are shuffled together.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from atat_zoo.system.machine import require
 # Documents are shuffled with this seed, not the experiment's, so that runs with different seeds share their
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
-_NOTE = "settings"  # of unfinished work: what it is made of
+_NOTE = "settings"  # file in unfinished work that records its settings and text
 _NOT_WRITABLE = frozenset({*FULL, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST})
 
 
@@ -75,13 +75,13 @@ class ShardSource:
 
     settings: str  # hash of everything that determines the bytes
     fingerprint: dict[str, Any]  # of the text
-    stamp: str  # changes whenever a file of the text is written, even back to what it was
+    stamp: str  # changes whenever a file of the text is written, even with identical content
 
     @classmethod
     def now(cls, experiment: Experiment) -> ShardSource:
         """Return the current source of an experiment's shards, which may require hashing a large corpus."""
         corpus = experiment.parts["corpus"]
-        stamp = corpus.stamp()  # first: what is written later is seen
+        stamp = corpus.stamp()  # first, so that a later change is noticed
         fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
         return cls(_hash(_settings(experiment, fingerprint)), fingerprint, "" if stamp is None else _hash(stamp))
 
@@ -92,7 +92,7 @@ class EncodedText(Protocol):
     tokenizer: bytes  # the file of the tokenizer that encoded it
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
-        """Yield the batches of a split in order, skipping the first `start`."""
+        """Yield the batches of a split in order, skipping the first `start` batches."""
 
 
 @attrs.frozen
@@ -106,7 +106,7 @@ class Build:
     @classmethod
     @contextmanager
     def from_experiment(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
-        """Yield the build of an experiment, caching the hashes of its files in `data.root`."""
+        """Yield the build of an experiment, and cache file hashes in `data.root`; refuse lengths that exceed memory."""
         length = experiment.data.length
         apart = experiment.data.packing == "document" or experiment.data.format == "chat"
         held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
@@ -117,7 +117,7 @@ class Build:
 
     @property
     def folder(self) -> Path:
-        """The folder of the shards."""
+        """The folder of the shards, whether it exists or not."""
         parts, spec = self.experiment.parts, self.experiment.data
         names = f"{parts['corpus'].name}-{parts['tokenizer'].name}-{spec.length}"
         return Path(spec.root) / f"{names}-{self.source.settings[:10]}"
@@ -127,7 +127,7 @@ class Build:
         return self.folder.with_name(f"{self.folder.name}.{suffix}")
 
     def alone(self, lock: Path) -> AbstractContextManager[None]:
-        """Lock a file, waiting while another process holds the lock."""
+        """Lock a file during a `with` block; wait while another process holds the lock."""
         return locked(lock, lambda _: self.report("waiting", 0, None))
 
     def is_built(self) -> bool:
@@ -135,7 +135,7 @@ class Build:
         return (self.folder / shard_manifest.FILE).is_file()
 
     def finished(self) -> Path:
-        """Return the folder of finished shards, after checking that they were built from this source."""
+        """Return the folder of the finished shards; raise a `UserError` if they are damaged or have other settings."""
         if _verified(self.folder, self.experiment).settings != self.source.settings:
             raise UserError(
                 f"{self.folder} holds shards built with different settings; delete it and run `atat data build` again"
@@ -143,7 +143,7 @@ class Build:
         return self.folder
 
     def unfinished(self, work: Path) -> Path:
-        """Return the folder of the unfinished build, emptying it if its settings or its text have changed."""
+        """Return `work`, the folder of unfinished work, created, or emptied if the settings or the text changed."""
         note, begun = work / _NOTE, f"{self.source.settings}{self.source.stamp}"
         if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
             shutil.rmtree(work)
@@ -162,14 +162,14 @@ class Build:
             )
 
     def batches(self, split: Split) -> Iterator[list[Piece]]:
-        """Return the batches of a split in the order of their sequences."""
+        """Yield the text of a split in batches, in stored order: shuffled for training, else as in the corpus."""
         spec = self.experiment.data
         documents = texts_of(self.experiment.parts["corpus"], split, spec.format)
         documents = spread(documents, _SPREAD_SEED) if split == "train" else documents
         return batches(documents, spec.packing, spec.format)
 
     def packer(self, model: TokenizerModel, split: Split) -> Packer:
-        """Return the packer for a split."""
+        """Return a new packer for a split."""
         spec = self.experiment.data
         settings: dict[str, Any] = {"length": spec.length, "remainder": spec.remainder, **spec.recorded}
         dtype = dtype_for(model.vocabulary_size, spec.dtype, spec.format)
@@ -177,7 +177,7 @@ class Build:
         return Packer(model, **settings, dtype=dtype, limit=limit)
 
     def tokenizer_in(self, work: Path) -> int | None:
-        """Train and save the tokenizer if needed; return how many characters of training text it read, if any."""
+        """Train and save the tokenizer unless `work` has it; return the number of characters read, or None for none."""
         if (work / shard_manifest.TOKENIZER).is_file():
             return None
         done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.format
@@ -204,7 +204,7 @@ class Build:
         return done or None
 
     def write(self, work: Path, encoder: Encoder, slices: EncodedText | None) -> None:
-        """Write all files in a folder of shards, ending with the manifest."""
+        """Write all files of the shards to the folder `work`, the manifest last."""
         tokenizer, spec = self.experiment.parts["tokenizer"], self.experiment.data
         characters = self.tokenizer_in(work)
         model = tokenizer.load(work)
@@ -242,7 +242,7 @@ class Build:
             sha256={name: sha256_of(work / name) for name in (shard_manifest.TOKENIZER, shard_manifest.COUNTS)},
             splits=splits,
         )
-        for path in [*work.glob("*.state.npz"), *work.glob(".*.part"), work / _NOTE]:  # complete: nothing continues it
+        for path in [*work.glob("*.state.npz"), *work.glob(".*.part"), work / _NOTE]:  # no longer needed to resume
             path.unlink()
         write_text(work / shard_manifest.FILE, contents.to_json())
 
@@ -257,12 +257,12 @@ def build(
 ) -> Path:
     """Build the shards of an experiment unless they exist, and return their folder.
 
-    Every problem that the user can fix raises a `UserError`: missing text, a full disk, too little text for the
-    lanes, and so on.
+    If another process builds the same shards, wait for it. Every problem that the user can fix raises a `UserError`:
+    missing text, a full disk, too little text for the lanes, and so on.
 
     Args:
         experiment: provides the corpus, the tokenizer and `[data]`.
-        progress: called with the stage and the amount done, in bytes for `hashing` and in characters for other stages.
+        progress: called with the stage, the amount done and the total, in bytes for `hashing`, otherwise in characters.
         processes: number of encoding processes, which does not affect the shards. A script that passes more than 1
             needs `if __name__ == "__main__"`, because the processes import it.
         throughput: records the amount of encoded text and the time taken.
@@ -272,7 +272,7 @@ def build(
     def build_in(wanted: Build) -> Path:
         folder = wanted.folder
         with wanted.alone(wanted.beside("lock")):
-            if wanted.is_built():  # another process was faster
+            if wanted.is_built():  # by another process, while this one waited
                 return wanted.finished()
             if folder.exists():
                 raise UserError(f"{folder} exists but holds no {shard_manifest.FILE}; move it elsewhere or delete it")
@@ -291,7 +291,7 @@ def build(
 
 
 def unless_built(experiment: Experiment, progress: Progress | None, make: Callable[[Build], Path]) -> Path:
-    """Return the folder of the shards: check existing shards, or call `make` with the build of new ones."""
+    """Return the folder of the shards after checking existing ones, or else what `make` returns for their build."""
     given = experiment.parts["corpus"].built()
     if given is not None:
         return _check_given(given, experiment)
@@ -306,8 +306,8 @@ def unless_built(experiment: Experiment, progress: Progress | None, make: Callab
             if error.errno not in _NOT_WRITABLE:
                 raise
             raise UserError(
-                f"data.root: cannot write to {parent} ({error.strerror}: {error.filename}); free some space or set "
-                "data.root to a writable folder, then run the same command again to resume the build"
+                f"data.root: cannot write to {parent} ({error.strerror}: {error.filename}); make it writable or free "
+                "some space, then run the same command again to resume the build, or set data.root to another folder"
             ) from None
 
 
@@ -376,12 +376,12 @@ def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: shard_manifest.Sha
         else:
             own = tokenizer.train(lambda: iter(()))
             mine = _saved(own)
-    except UserError:  # its file is not here
+    except UserError:  # the file of the experiment's tokenizer is missing
         if asked == there:
             return asked, there
         raise
     if mine != sha256:
-        with suppress(UserError):  # another version of the library may have written the same in another form
+        with suppress(UserError):  # another version of the library may have written the same tokenizer differently
             mine = sha256 if mine == _saved(tokenizer.load(folder)) else mine
     asked, there = (
         {
@@ -438,7 +438,7 @@ class Encoder:
 
     @contextmanager
     def of(self, tokenizer: Any, folder: Path, packer: Packer) -> Iterator[None]:
-        """Encode for a packer during a `with` block, using a tokenizer saved in a folder; the processes end with it."""
+        """Encode during a `with` block, for a packer, with the tokenizer saved in `folder`; then end the processes."""
         self._here = packer.encode
         self._there = (tokenizer, folder, packer.form)
         start, core_start = time.perf_counter(), time.process_time()
@@ -451,10 +451,10 @@ class Encoder:
             self._throughput.core_seconds += time.process_time() - core_start
 
     def encoded(self, batches: Iterator[Sequence[Piece]]) -> Iterator[Encoded]:
-        """Yield each batch as tokens; raise a `UserError` if the tokenizer fails or a process is killed."""
+        """Yield the tokens of each batch; raise a `UserError` if text cannot be encoded or a process is killed."""
         first = list(islice(batches, 2))
         batches = chain(first, batches)
-        # A process takes longer to start than one batch to encode.
+        # Starting a process takes longer than encoding one batch.
         several = self._processes > 1 and len(first) > 1
         for encoded in self._elsewhere(batches) if several else map(self._here, batches):
             self._throughput.bytes += encoded.bytes
@@ -504,7 +504,7 @@ class Encoder:
 
 
 def _begin(tokenizer: Any, folder: Path, form: Form) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process is a core
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process uses one core
     threading.Thread(target=_follow, daemon=True).start()
     _job.append((tokenizer.load(folder), form))
 
@@ -536,10 +536,10 @@ class BuildEstimate:
 def estimate(
     experiment: Experiment, *, processes: int = 1, share: float = 1.0, progress: Progress | None = None
 ) -> BuildEstimate | None:
-    """Return the estimated time and size of a build, or None if the shards exist or the size of the text is unknown.
+    """Return a build's estimated time and size, or None if the shards exist, or the text is empty or of unknown size.
 
-    The size of dialogues is always unknown. The estimate covers all shards. In a build by slices, this machine
-    encodes only its `share`, which must fit on the disk.
+    The size of dialogues is always unknown. `text` and `shards` cover all slices of a build; `seconds` covers only the
+    `share` that is encoded here. A `UserError` is raised if this share of the shards does not fit on the disk.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
     if spec.format == "chat" or not (size := corpus.size()):
@@ -556,7 +556,7 @@ def estimate(
     if not sample.bytes:
         return None
     read = sample.bytes
-    if spec.packing == "document":  # with what is cut away of them
+    if spec.packing == "document":  # including text that was truncated
         read = sum(len(text.encode()) for text in islice(corpus.documents("train"), sample.documents))
     scale = size / read
     sequences = scale * len(sample.tokens) / packer.body

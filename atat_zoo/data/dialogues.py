@@ -1,6 +1,6 @@
-"""Dialogues: lists of messages with roles, as yielded by a corpus.
+"""Dialogues, which are lists of messages with roles.
 
-`to_text` encodes a dialogue as a string, so that it is held out, shuffled and split like any other document.
+`to_text` encodes a dialogue as a string, so that it can be held out and shuffled like any other document.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from atat_zoo.system.errors import clip, nearest
 
 ROLES = ("system", "user", "assistant", "tool")
 ASSISTANT = "assistant"  # whose messages are answers
-# The content of each key of a row: a role for text, "" for a list of messages, None for an unsupported key.
+# The content of each key of a record: a role for text, "" for a list of messages, None for an unsupported key.
 KEYS: dict[str, str | None] = {
     "system": "system",
     "messages": "",
@@ -62,7 +62,7 @@ class Message(NamedTuple):
         return "\n".join(filter(None, [self.content, more]))
 
     def saying(self, content: str, more: dict[str, Any] | None = None) -> Message:
-        """Return the message with the given content and additional fields."""
+        """Return a copy of the message with the given content; `more`, unless empty, replaces its additional fields."""
         if not (more := more or self.more):
             return Message(self.role, content)
         made = _FullMessage(self.role, content)
@@ -77,7 +77,7 @@ class _FullMessage(Message):
 
 
 class Part(NamedTuple):
-    """A run of consecutive tokens in a dialogue, either context or an answer."""
+    """Consecutive tokens of a dialogue, which are either context or an answer."""
 
     ids: list[int]
     answer: bool  # whether a model learns to generate the tokens; otherwise they are context
@@ -113,13 +113,13 @@ def messages_of(value: Any) -> list[Message]:
             every.append({"role": role, "content": found})
     messages = [message_of(each, number) for number, each in enumerate(every, 1)]
     said = [message.content for message in messages]
-    if unsaid := [key for key in asks if lists and value[key] not in said]:  # else it is the first one, once more
+    if unsaid := [key for key in asks if lists and value[key] not in said]:  # else it repeats a message of the list
         raise ValueError(f"has both {unsaid[0]!r} and {lists[0]!r}; remove one of them")
     return messages[: max((i for i, message in enumerate(messages, 1) if message.answers), default=len(messages))]
 
 
 def message_of(value: Any, number: int = 1) -> Message:
-    """Return the message in an object with a role and content; an invalid one raises a `ValueError` with its number."""
+    """Return the message in a JSON object with a role and content; raise a `ValueError` if invalid, naming `number`."""
     if not isinstance(value, Mapping):
         raise ValueError(f"message {number} is not a message: {clip(repr(value), 60)}; {_FORM}")
     named, content = (value.get(key, value.get(other)) for key, other in (("role", "from"), ("content", "value")))
@@ -161,7 +161,7 @@ def from_text(text: str) -> list[Message]:
 
 
 def texts_of(corpus: Any, split: Split, form: str) -> Iterator[str]:
-    """Return the documents of a split, or its dialogues as strings if `form` is `"chat"`."""
+    """Yield the documents of a split, or its dialogues as strings if `form` is `"chat"`."""
     return corpus.dialogues(split) if form == "chat" else corpus.documents(split)
 
 

@@ -1,13 +1,13 @@
-"""Remote files: a single downloader, and a cache of bounded size for shards.
+"""Download files, and cache downloaded shards within a size limit.
 
     <cache>/lock                     locked while files are added or deleted, not during downloads
-    <cache>/<16 digits>              a folder of shards, named after its URLs and its manifest
+    <cache>/<16 digits>              a folder of shards, named by a hash of its URLs and manifest
       origin.json                    the URLs of the shards
       manifest.json, …               as in any folder of shards
       train-000007.tar               a downloaded shard with the correct hash
-      .train-000008.tar.123-5f.part  a download by process 123 while locked, otherwise left by a killed process
+      .train-000008.tar.123-5f.part  a download by process 123 if locked, else left by a killed process
 
-The least recently opened shard is deleted first. An open shard stays readable after it is deleted.
+A full cache first deletes the shard that was opened least recently. An open shard stays readable after it is deleted.
 
 No library does this: pooch (1.8) does not limit endless or slow responses, retries after a 404, and lets two processes
 download the same file. The file cache in fsspec (2026.9) writes to the final name without a size limit, a hash or a
@@ -57,7 +57,7 @@ _LOOK = 0.05  # seconds between two checks of another process's download
 
 
 class FailedError(Exception):
-    """A URL cannot be read or has the wrong content; `final` if a retry would not help."""
+    """A URL cannot be read or has a different file (`other`); with `final`, a retry would not help."""
 
     def __init__(self, reason: str, final: bool = False, other: bool = False) -> None:
         super().__init__(reason)
@@ -65,7 +65,7 @@ class FailedError(Exception):
 
 
 def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
-    """Raise a `UserError` for `pipe:` URLs, which run commands, unless they are allowed; `key` names them in it."""
+    """Raise a `UserError`, which begins with `key`, for `pipe:` URLs, which run commands, unless they are allowed."""
     for address in addresses:
         if address.startswith(COMMAND) and os.environ.get(ALLOW) != "1":
             raise UserError(
@@ -75,10 +75,10 @@ def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
 
 
 def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float, bound: str = "") -> str:
-    """Copy the content of a URL to the beginning of a file, and return its SHA-256.
+    """Copy the content of a URL to the beginning of a file, truncate the file after it, and return its SHA-256.
 
-    The file keeps its size until it is complete. The content may have at most `most` bytes; `bound` describes this
-    limit in messages, and is empty if the limit is the exact size of the expected file.
+    A `FailedError` is raised if the URL cannot be read, if its content has more than `most` bytes, or if its SHA-256 is
+    not `sha256`. `bound` describes the limit `most` in the message; if empty, the file is "larger than expected".
     """
     into.seek(0)
     digest, size = hashlib.sha256(), 0
@@ -113,7 +113,7 @@ def _blocks(address: str, timeout: float, most: int, too_large: FailedError) -> 
         raise FailedError(error.strerror or type(error).__name__, final=True) from None
     except (UserError, FailedError):
         raise
-    except Exception as error:  # every store raises its own errors
+    except Exception as error:  # each kind of store raises errors of its own
         raise FailedError(str(error) or type(error).__name__) from None
 
 
@@ -130,7 +130,7 @@ def _answered(address: str, timeout: float, most: int, too_large: FailedError) -
                 if received < _LEAST * timeout:
                     raise TimeoutError(f"it arrives at less than {_LEAST:,} bytes per second")
                 received, since = 0, time.monotonic()
-        if remaining:  # it raises nothing itself
+        if remaining:  # the library does not raise an error
             raise OSError(f"its last {remaining} bytes are missing")
 
 
@@ -156,7 +156,7 @@ def _stored(address: str) -> Iterator[bytes]:
         install = f"run `pip install {package}`" if package else str(error)
         raise UserError(f"{address} needs a package that is not installed; {install}") from None
     except ValueError as error:
-        raise UserError(f"{address} is not a valid URL ({error}); correct corpus.path") from None
+        raise UserError(f"{address} is not a valid URL ({error}); correct it") from None
     if (kind := store.info(path)["type"]) != "file":  # a device never ends
         raise FailedError(f"it is of type {kind!r}, not a file", final=True)
     with store.open(path, "rb") as stream:
@@ -175,10 +175,10 @@ class Origin:
     timeout: float  # seconds
 
     def folder(self) -> Path:
-        """Return the folder in the cache, after downloading all files except the shards."""
+        """Return the folder in the cache, after downloading all its files except the shards."""
         if "{" in self.path or "::" in self.path or self.path.startswith(COMMAND):
             raise UserError(
-                f"corpus.path: {self.path} expands to several folders; list the tar files in corpus.tars instead"
+                f"corpus.path: {self.path} is not the URL of one folder; name one, and list tar files in corpus.tars"
             )
         for addresses in _expanded(self.tars).values():
             refuse_commands(*addresses)
@@ -197,7 +197,7 @@ class Origin:
         return folder
 
     def open(self, folder: Path, shard: Shard) -> IO[bytes]:
-        """Open a shard after checking its hash, and download it first unless it is in the cache."""
+        """Open a shard after checking its hash; if it is not in the cache, download it, or wait for other downloads."""
         path = folder / shard.name
         # Not just a number before `.part`: `clean` would take it for a process id, and must not delete shards.
         part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
@@ -207,18 +207,18 @@ class Origin:
                     file = path.open("rb")
                     if hash_of(file) == shard.sha256:
                         with suppress(FileNotFoundError):
-                            os.utime(path)  # the newest
+                            os.utime(path)  # now the newest shard
                         return file
                     file.close()
                     with _alone(folder):
-                        path.unlink()  # damaged here
+                        path.unlink()  # the copy in the cache is damaged
                 if into := self._room_for(path, part, shard.bytes):
                     break
             try:
                 with into:
                     self._fetch(shard.name, into, shard.bytes, shard.sha256)
                     with _alone(folder):
-                        into.close()  # which ends its lock
+                        into.close()  # this releases its lock
                         return part.replace(path).open("rb")  # now, because it may leave the cache at any time
             finally:
                 with _alone(folder):
@@ -286,7 +286,7 @@ def file_name(address: str) -> str:
 def fetched(address: str, folder: Path, retries: int, timeout: float, key: str, largest: float) -> Path:
     """Return the path of the file that a URL names, downloading it to a folder unless it exists.
 
-    `key`, such as `corpus.train`, names the URL in messages; `corpus.largest` limits the size of the file in GB.
+    `key`, such as `corpus.train`, names the URL in messages, and `largest` is the size limit of the file in GB.
     """
     path = folder / file_name(address)
     if path.is_file():
@@ -339,7 +339,7 @@ def download(
 
 
 def expanded(text: str, key: str) -> list[str]:
-    """Return the URLs or paths that a string with braces expands to in webdataset."""
+    """Return the URLs or paths in a string with braces, expanded by webdataset; a `UserError` begins with `key`."""
     try:
         number = sum(map(_alternatives, text.split("::")))
         if number <= _MOST:
@@ -374,12 +374,12 @@ def _alternatives(text: str) -> int:
 
 
 def is_address(path: str) -> bool:
-    """Return whether a string is a URL, not the path of a folder."""
+    """Return whether a string is a URL or a `pipe:` command, not a local path."""
     return bool(_ADDRESS.match(path)) or path.startswith(COMMAND)
 
 
 def origin_of(folder: Path) -> Origin | None:
-    """Return the source of the shards in a cache, or None for any other folder."""
+    """Return the source of the shards in a folder of a cache, or None for any other folder."""
     try:
         table = json.loads((folder / shard_manifest.ORIGIN).read_bytes())
         return Origin(**table | {"tars": tuple(table["tars"])})
@@ -405,8 +405,8 @@ def _writing(cache: str) -> Iterator[None]:
     except OSError as error:
         mend = "free some space, lower corpus.cache_size" if error.errno in FULL else "make it writable"
         raise UserError(
-            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend}, or set it to a different "
-            "folder, and run the same command again"
+            f"corpus.cache: {cache} cannot be used ({error.strerror or error}); {mend}, or set corpus.cache to "
+            "a different folder, then run the same command again"
         ) from None
 
 
@@ -432,7 +432,7 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
             names = _NAME.findall(address)
             if not names:
                 raise UserError(
-                    f"corpus.tars: {address} does not name a shard of the manifest, such as train-000000.tar"
+                    f"corpus.tars: {address} does not contain the name of a shard, such as train-000000.tar"
                 )
             addresses_of.setdefault(names[-1], []).append(address)
     return addresses_of
@@ -465,5 +465,5 @@ def _not_fetched(
         return UserError(
             f"{name} cannot be downloaded ({error}); {other or 'restore the file that the manifest describes'}"
         )
-    slow = "raise corpus.retries if the server is slow, then run the same command again"
+    slow = "raise corpus.retries or corpus.timeout if the server is slow, then run the same command again"
     return UserError(f"{name} cannot be downloaded ({error}); {mend or f'check that {right} correct, and {slow}'}")

@@ -1,13 +1,13 @@
-"""The order of the training stream, a pure function of (seed, lanes, shards shuffled together, shard sizes, n).
+"""The order of the training stream, a pure function of the seed, the sizes of the shards, C and k.
 
-Sample n comes from lane c = n mod C, where it is sample number q = n // C. In its epoch e, a lane reads the shards
-perm(seed, e)[c::C] in groups of k, one group after the other. The rows of a group, which are the concatenated rows of
-its shards s_1 … s_k, are read in the order perm(seed, e, s_1, …, s_k). After its last row, a lane starts its epoch e +
-1 independently of the other lanes. Lanes of unequal size drift apart, but every lane reads each of its rows once per
-epoch.
+There are C lanes, and each shuffles the rows of k shards together. Sample n comes from lane c = n mod C, where it is
+sample number q = n // C. In its epoch e, a lane reads the shards perm(seed, e)[c::C] in groups of k, one group after
+the other. The concatenated rows of a group's shards s_1 … s_k are read in the order perm(seed, e, s_1, …, s_k). After
+its last row, a lane starts its epoch e + 1 independently of the other lanes. Lanes of unequal size drift apart, but
+every lane reads each of its rows once per epoch.
 
-Permutations sort 64-bit hashes instead of using numpy's generators, whose output may change between versions, because
-a resumed run must have the same order.
+Permutations come from sorted 64-bit hashes: a resumed run needs the same order, and the output of numpy's generators
+may change between versions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MUL_2 = 0x94D049BB133111EB
 
 
 def key_of(*numbers: int) -> int:
-    """Return 64 bits that depend on every number and on their order."""
+    """Return a 64-bit hash of the numbers, which depends on their order."""
     key = 0
     for number in numbers:
         x = ((key ^ (number & _ALL)) + _GOLDEN) & _ALL
@@ -66,20 +66,20 @@ _Number = TypeVar("_Number", int, "Tensor")
 
 
 class Place(NamedTuple, Generic[_Number]):
-    """The place of sample n among the uses of its row; each an int, or an int64 tensor if n is one."""
+    """The row of sample n, and which use of the row the sample is: ints, or int64 tensors if n is a tensor."""
 
     row: _Number  # the number of the row, which takes the place of n in the order of rows
     stage: _Number  # how many steps have used the row before, from 0 to `times` − 1
-    stratum: _Number  # the stratum of the batch within the stage, from 0 to `batch_size` − 1
+    stratum: _Number  # the stratum of the use within the stage, from 0 to `batch_size` − 1
 
 
 @attrs.frozen
 class Repetition:
-    """Rows that each serve `times` steps, one in every `spacing` steps, at the same index of the batch.
+    """Uses each row in `times` steps, one in every `spacing` steps, at the same index of the batch.
 
-    The rows of a batch are staggered, so that each batch has all stages about equally often, and so has each
-    micro-batch: batch indices take the strata in strides of about B/φ. The first rows of a training start at a later
-    stage.
+    Stages are staggered across a batch, so that all stages are about equally frequent in each batch and micro-batch:
+    consecutive batch indices differ by about 1/φ of all stages (φ: the golden ratio). Therefore, the first rows of a
+    training run start at a later stage.
     """
 
     batch_size: int  # B, sequences in a step
@@ -92,11 +92,11 @@ class Repetition:
         return self.spacing * self.batch_size
 
     def slot(self, n: _Number) -> _Number:
-        """Return which of the rows in use sample n is, from 0 to `slots` − 1."""
+        """Return the number of sample n's row among the rows that are in use, from 0 to `slots` − 1."""
         return n % self.slots
 
     def place(self, n: _Number) -> Place[_Number]:
-        """Return the place of sample n."""
+        """Return the row of sample n, and which use of the row the sample is."""
         size, index = self.batch_size, n % self.batch_size
         # Of the steps that use the same rows, in units of 1/B of a stage.
         elapsed = n // self.slots * size + self.times * (index * golden_stride(size) % size)
@@ -106,7 +106,7 @@ class Repetition:
 
 @functools.cache
 def golden_stride(strata: int) -> int:
-    """Return the smallest stride of at least N/φ that visits all N strata."""
+    """Return the smallest stride from `strata` / φ (φ: the golden ratio), rounded, that visits every stratum."""
     golden = round(strata * 0.618034)
     return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
 
@@ -155,9 +155,9 @@ class SampleOrder:
         return Location(stretch.epoch, stretch.shards[i], row - stretch.starts[i])
 
     def others(self, n: int) -> Iterator[Location]:
-        """Yield each other location once from the group of shards that contains sample n.
+        """Yield all other locations in the group of shards that contains sample n, each once.
 
-        The order differs between samples, so that different samples get different replacements.
+        Their order depends on n, so that different samples get different replacements.
         """
         lane, q = n % self.lanes, n // self.lanes
         first, end, *_ = self._stretch(lane, q)

@@ -33,7 +33,7 @@ _CUT = re.compile(r"(?<=\S) (?=\S)")
 
 
 class Piece(NamedTuple):
-    """A part of a document."""
+    """A part of a document, encoded on its own."""
 
     text: str
     joined: bool  # whether it may begin inside a word
@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How a document is stored: its tokens either follow the tokens of the previous document or have their own row."""
+    """How documents are stored: their tokens either follow one another, or each document has its own row."""
 
     dtype: str  # of a stored token
     first: tuple[int, ...] = ()  # tokens before each document
@@ -68,7 +68,7 @@ class Encoded(NamedTuple):
     characters: int
     bytes: int
     words: int
-    dropped: int = 0  # tokens cut away
+    dropped: int = 0  # tokens that were truncated
     unanswered: int = 0  # for dialogues, see `Totals`
     beyond: int = 0
     needed: int = 0
@@ -81,7 +81,7 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
     so the pieces have the same tokens as the document; for bytes and characters, this holds for any cut. Other
     pretrained tokenizers may produce a different token at a cut, about one per megabyte.
     """
-    start, joined = 0, False  # whether a cut fell inside a word
+    start, joined = 0, False  # whether the previous cut was inside a word
     while True:
         end = min(start + size, len(document))
         if end < len(document):
@@ -96,9 +96,9 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
 
 
 def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
-    """Yield a document in pieces in which no word has more than `most` characters.
+    """Yield a document in pieces, cut so that no word has more than `most` characters.
 
-    Training a tokenizer takes time that is quadratic in the length of a word, and longer tokens are not learned.
+    The time to train a tokenizer is quadratic in the length of a word, and longer words would not become tokens.
     """
     if len(document) <= PIECE and len(max(document.split(), key=len, default="")) <= most:
         yield document
@@ -113,10 +113,10 @@ def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
 
 
 def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") -> Iterator[list[Piece]]:
-    """Yield the pieces of documents in batches of about a megabyte; identical documents give identical batches.
+    """Yield the pieces of documents in batches of at most about a megabyte; the batches depend only on the documents.
 
-    If `rows` is `"document"` (see `[data]`), only the first piece of a document is used. If `form` is `"chat"`, a
-    dialogue is a single piece.
+    `rows` is `data.packing`: with `"document"`, only the first piece of a document is used. `form` is `data.format`:
+    with `"chat"`, a dialogue is a single piece.
     """
     batch, characters = list[Piece](), 0
     for document in documents:
@@ -132,7 +132,7 @@ def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") 
 
 
 def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterator[str]:
-    """Yield documents, shuffled in groups of about `size` characters so that a shard mixes periods and authors."""
+    """Yield documents shuffled within groups of about `size` characters, so that shards mix periods and authors."""
     block: list[str] = []
     characters = number = 0
     for document in documents:
@@ -145,7 +145,7 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
 
 
 def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Encoded:
-    """Return the tokens of a batch in the given form; a document without tokens produces no row."""
+    """Return the tokens of a batch; with a row for each document, a document without tokens gets no row."""
     if form.chat:
         return _encode_dialogues(tokenizer, form, [piece.text for piece in batch])
     ids: list[int] = []
@@ -161,7 +161,7 @@ def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Enc
             sizes.append(len(kept))
             dropped += len(of_piece[form.room :])
     tokens, size = np.asarray(ids, np.int64), tokenizer.vocabulary_size
-    if len(ids) and (tokens.min() < 0 or tokens.max() >= size):  # they would be stored as other tokens
+    if len(ids) and (tokens.min() < 0 or tokens.max() >= size):  # such ids would be stored as different tokens
         raise ValueError(f"the tokenizer returned ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}")
     stored = tokens.astype(form.dtype)
     if form.length:
@@ -193,7 +193,7 @@ def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str
 
 @attrs.define(kw_only=True)
 class Totals:
-    """The statistics of a split."""
+    """Counts of a split: its text, its stored tokens, and what was left out."""
 
     documents: int = 0
     characters: int = 0
@@ -206,10 +206,10 @@ class Totals:
     sequences: int = 0  # stored; sequences · L = tokens + padded
     unanswered: int = 0  # dialogues left out because they have no answer
     beyond: int = 0  # dialogues left out because no answer begins within L tokens
-    needed: int = 0  # the length L with which the first answers of all of these would fit
+    needed: int = 0  # the smallest L with which the first answer of each of these would fit
 
     def left_out(self, length: int) -> str:
-        """Return a sentence about the dialogues that do not fit in a sequence of L tokens, or an empty string."""
+        """Return a sentence about the dialogues without an answer within L = `length` tokens, or an empty string."""
         said = [f"{self.unanswered:,} of {self.documents:,} dialogues have no answer"] if self.unanswered else []
         if self.beyond:
             within = (
@@ -251,9 +251,9 @@ class Packer:
         needed = "BOS and EOS" if framed else "EOS"
         first: tuple[Any, ...] = ends[:1] if framed else ()
         last: tuple[Any, ...] = ends[1:] if special != "none" else ()
-        if form == "chat":  # they come as rows
+        if form == "chat":  # dialogues are encoded as rows
             self.framed, self.form = False, Form(dtype, length=length, chat=rows)
-        elif rows == "document":  # they come with their special tokens
+        elif rows == "document":  # documents are encoded with their special tokens
             self.framed, self.form = False, Form(dtype, first, last, length)
         else:
             self.framed, self.form = framed, Form(dtype, last=() if special == "sequence" else last)
@@ -282,12 +282,12 @@ class Packer:
 
     @property
     def waiting(self) -> int:
-        """Three times the size of the waiting tokens in bytes, because `take` and writing each copy them."""
+        """The memory needed to write the waiting tokens, in bytes: 3× their size, as `take` and writing copy them."""
         return 3 * self._tokens * self.dtype.itemsize
 
     @property
     def full(self) -> bool:
-        """Whether the maximum number of sequences is reached, so that more text has no effect."""
+        """Whether the limit of sequences is reached, so that more text has no effect."""
         return self.limit is not None and self.totals.sequences + self.ready >= self.limit
 
     def encode(self, batch: Sequence[Piece]) -> Encoded:
@@ -310,7 +310,7 @@ class Packer:
         return self._framed(flat[:size].reshape(rows, self.body))
 
     def finish(self) -> NDArray[Any]:
-        """Return the remaining tokens as one padded sequence [1, L], or [0, L] if they are dropped."""
+        """Return the remaining tokens as one padded sequence [1, L], or [0, L] if none remain or they are dropped."""
         left = np.concatenate([*self._waiting, np.empty(0, self.dtype)])
         self._waiting, self._tokens = [], 0
         if self.remainder == "drop" or not len(left) or self.full:
@@ -324,7 +324,7 @@ class Packer:
         return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
 
     def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        """Continue from the state of another packer; raise a `ValueError` if its settings differ."""
+        """Continue from the `state` of a packer; raise a `ValueError` if its vocabulary size differs."""
         if counts.shape != self.counts.shape or waiting.ndim != 1:
             raise ValueError("the state belongs to different settings")
         self.totals, self.counts = Totals(**totals), counts.copy()
@@ -365,11 +365,11 @@ class DialogueRows(NamedTuple):
     dropped: int  # tokens that were truncated
     unanswered: int  # dialogues without an answer
     beyond: int  # dialogues whose first answer begins after the end of a row
-    needed: int  # the length L with which the first answers of all of these would fit
+    needed: int  # the smallest L with which the first answer of each of these would fit
 
 
 def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *, packed: bool) -> DialogueRows:
-    """Return stored rows for dialogues, given as strings from `to_text`.
+    """Return stored rows of L = `length` tokens for dialogues, given as strings from `to_text`.
 
     A dialogue is truncated to L tokens, and dropped if these contain no answer token. With `packed`, several dialogues
     share a row, which ends with padding. Otherwise, each dialogue has its own row, which is filled with EOS. These EOS
@@ -404,7 +404,7 @@ def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *,
 
 
 def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
-    """Return the dialogues that share each row of a given length, by best-fit decreasing (Johnson, 1974)."""
+    """Return the indices of the dialogues that share each row, by best-fit decreasing (Johnson, 1974)."""
     rows: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # free space and number of each row, in ascending order
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -426,7 +426,7 @@ class DialogueTokens(NamedTuple):
 
 
 def dialogue_tokens(stored: Any) -> DialogueTokens:
-    """Return the contents of stored tokens, given as a numpy array or torch tensor, int64 [B, L]."""
+    """Return the contents of `stored`, a numpy array or torch tensor, int64 [B, L]."""
     there = stored != _PADDING
     number = ((stored >> 31) * there).cumsum(1)
     return DialogueTokens((stored & IDS) * there, (stored & _ANSWER != 0) & there, number * there - 1)
@@ -465,7 +465,7 @@ def pad_of(dtype: str) -> int:
 
 
 def dtype_for(vocabulary_size: int, wanted: str, form: str = "text") -> str:
-    """Return the dtype of stored tokens: uint16 for text if all ids and padding fit, otherwise uint32."""
+    """Return the dtype of stored tokens: uint32 for dialogues, else `wanted`, where `auto` is uint16 if all ids fit."""
     if form == "chat":
         return DIALOGUE_DTYPE
     fits = vocabulary_size <= pad_of("uint16")

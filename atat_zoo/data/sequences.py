@@ -26,7 +26,7 @@ class Sequences(NamedTuple):
 
 
 def alone(found: Sequences) -> Tensor:
-    """Return the tokens of sequences; raise a `UserError` if a sequence can contain several dialogues."""
+    """Return the tokens of `found`; raise a `UserError` if a sequence can contain several dialogues."""
     if found.documents is not None:
         raise UserError(
             "only `atat eval` and `atat compare` can evaluate sequences of several dialogues, which data.packing = "
@@ -38,14 +38,14 @@ def alone(found: Sequences) -> Tensor:
 def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequences:
     """Return the evaluation sequences of a split, with the dialogue number of each token if dialogues are packed.
 
-    These are always the same sequences, at most `limit` of them (0 for all), spread evenly over the split.
+    At most `limit` sequences (0: all), spread evenly over the split, are chosen; each call chooses the same ones.
     """
     folder = Path(folder)
     contents = shard_manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
     if not total:
         if left := contents.splits[split].left_out(contents.length):
-            raise UserError(f"{folder}: in the {split} split {left}; change data.length, or hold out more dialogues")
+            raise UserError(f"{folder}: in the {split} split, {left}; raise data.length, or hold out more dialogues")
         raise UserError(
             f"the {split} split in {folder} has no sequence of {contents.length} tokens; "
             'hold out more text, lower data.length, or set data.remainder = "pad"'
@@ -71,9 +71,9 @@ def corpus_sequences(
     form: str = "text",
     limit: int,
 ) -> Sequences:
-    """Return the sequences of a corpus split, as `held_out_sequences` does, packed like a model's training text.
+    """Return sequences of a corpus split, chosen as in `held_out_sequences` and packed like training text.
 
-    The remainder is padded, so that all text is used. `special`, `rows` and `form` are the values from `[data]`.
+    The last sequence is padded. `special`, `rows` and `form` are the model's `special_tokens`, `packing` and `format`.
     """
     dtype = dtype_for(tokenizer.vocabulary_size, "auto", form)
     packer = Packer(tokenizer, length=length, special=special, rows=rows, form=form, remainder="pad", dtype=dtype)

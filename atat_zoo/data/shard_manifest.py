@@ -23,14 +23,14 @@ ORIGIN = "origin.json"  # in a cache, the source of the shards
 TOKENIZER = "tokenizer.json"
 # A manifest may come from elsewhere; it must not name files outside its folder.
 _of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
-_LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # padding, so not a token
+_LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # reserved for padding
 _HEADER = 4096  # maximum size in bytes of an .npy header
 _T = TypeVar("_T")
 
 
 @attrs.frozen(kw_only=True)
 class Shard:
-    """One shard, which is a tar file."""
+    """The manifest's record of one shard, which is a tar file."""
 
     name: str = attrs.field(validator=_of_a_shard_folder)
     sequences: int = attrs.field(validator=attrs.validators.ge(1))
@@ -54,7 +54,7 @@ class ShardManifest:
     format: int  # the version of this format
     settings: str  # hash of everything that determines the bytes
     made_by: dict[str, str]  # versions of the packages that wrote it
-    length: int = attrs.field(validator=attrs.validators.ge(1))  # L
+    length: int = attrs.field(validator=attrs.validators.ge(1))  # tokens in a sequence, L
     special: str  # as in `[data]`
     rows: str = attrs.field(validator=attrs.validators.in_(("packed", "document")))  # likewise
     form: str = attrs.field(validator=attrs.validators.in_(("text", "chat")))  # likewise; text if missing
@@ -62,17 +62,17 @@ class ShardManifest:
     dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
     block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in every member of a shard except the last
     lanes: int  # C, the number of lanes that the shards were built for
-    vocabulary_size: int = attrs.field(validator=attrs.validators.ge(1))  # V
+    vocabulary_size: int = attrs.field(validator=attrs.validators.ge(1))  # vocabulary size, V
     bos: int | None
     eos: int | None
-    tokenizer: dict[str, Any]  # its table
-    corpus: dict[str, Any]  # its table
-    fingerprint: dict[str, Any]  # of the corpus' text
+    tokenizer: dict[str, Any]  # its table in the experiment
+    corpus: dict[str, Any]  # its table in the experiment
+    fingerprint: dict[str, Any]  # of the corpus's text
     sha256: dict[str, str] = attrs.field(validator=attrs.validators.deep_mapping(_of_a_shard_folder))
     splits: dict[str, SplitRecord]
 
     def to_json(self) -> str:
-        """Return the contents of the file."""
+        """Return the manifest as the text of `manifest.json`."""
         return json.dumps(attrs.asdict(self), indent=1, ensure_ascii=False) + "\n"
 
     def left_out(self) -> list[str]:
@@ -82,7 +82,7 @@ class ShardManifest:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that identify the training shards; equal digests give identical streams."""
+        """16 hexadecimal digits that identify the contents and the order of the training shards."""
         text = " ".join(shard.sha256 for shard in self.splits["train"].shards)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -100,7 +100,7 @@ def load(folder: Path) -> ShardManifest:
 
 
 def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
-    """Return the manifest in `data`, the bytes of a file; `path` (or a URL) and `remedy` appear in messages."""
+    """Return the manifest in the bytes of a file; if invalid, raise a `UserError` with `path` and `remedy`."""
     try:
         content = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
@@ -114,10 +114,10 @@ def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
 
 
 def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) -> ShardManifest:
-    """Return the manifest after comparing it with the sizes of the files and, if `full`, with their hashes.
+    """Return the manifest; raise a `UserError` if the shards' sizes or, if `full`, their hashes differ from it.
 
-    Only shards from `splits` are compared. Because a cache checks its own shards, they are compared here only if `full`
-    and present.
+    Only the shards of `splits` are compared, and always the tokenizer and the counts. A cache checks the shards that it
+    opens, so its shards are compared only if `full` and present.
     """
     folder = Path(folder)
     manifest = load(folder)
@@ -162,13 +162,13 @@ def array_of(data: bytes) -> NDArray[Any]:
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("it contains an array in an unknown format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    if min(shape, default=0) < 0:  # which `reshape` would fill in
+    if min(shape, default=0) < 0:  # `reshape` would compute a negative size
         raise ValueError(f"it contains an array of shape {list(shape)}")
     return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if fortran else "C")
 
 
 def load_counts(folder: Path) -> NDArray[np.int64]:
-    """Return the number of occurrences of each token in the training shards, int64 [V], after `verify` succeeds."""
+    """Return how often each token occurs in the training shards, int64 [vocabulary_size]; call `verify` before."""
     path = Path(folder) / COUNTS
     try:
         counts = array_of(path.read_bytes()).copy()  # writable, as torch wants it
@@ -199,7 +199,7 @@ def _manifest(content: Any) -> ShardManifest:
         raise ValueError(f"it has hashes for {', '.join(contents.sha256)}")
     for table in (contents.corpus, contents.tokenizer):
         if not isinstance(table.get("use"), str):
-            raise ValueError("it does not name its corpus and its tokenizer")
+            raise ValueError("it does not name its corpus or its tokenizer")
     for shard in (shard for split in splits.values() for shard in split.shards):
         # Without this check, a number in the manifest would determine how much memory is allocated.
         if shard.sequences * contents.length * largest.bit_length() // 8 > shard.bytes:

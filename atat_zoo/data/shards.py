@@ -3,9 +3,9 @@
 A member such as `000000.npy` is an array [rows, L] of uint16 or uint32. With one sequence per member, headers would
 take up half of the file.
 
-A split is written in groups of C shards. After each group, the state is saved in the same folder: the number of batches
-read, the waiting tokens, the counts, and the shards with their hashes. A resumed build checks the hashes, skips these
-batches without encoding them again, and continues.
+A split is written in groups of shards, one per lane. After each group, the state is saved in the same folder: the
+number of batches read, the tokens not yet written, the counts, and the shards with their hashes. A resumed build checks
+the hashes, skips these batches without encoding them again, and continues.
 
 The manifest determines the position of each row in the file, so rows can be read in any order without keeping shards
 in memory. A file with a different layout is rejected.
@@ -50,11 +50,11 @@ def write_split(
 ) -> list[Shard]:
     """Write the shards of a split, except those already written by an unfinished build.
 
-    A full group has C shards of `spec.sequences_per_shard` sequences. The last group has C smaller shards, or a single
-    one for fewer than C sequences. Only the training split has lanes; C is 1 for the other splits.
+    Let C be `spec.lanes` for the training split and 1 for the others. A full group has C shards of
+    `spec.sequences_per_shard` sequences; the last group has C smaller shards, or one if it has fewer than C sequences.
 
     `encoded(start)` yields the batches in order, starting with number `start`; `characters` is the number of characters
-    in the split, if known. The packer must be new; afterwards, it has the counts of the split.
+    in the split, if known. The packer must be new; it then has the counts. Too little text raises a `UserError`.
     """
     lanes = spec.lanes if split == "train" else 1
     path = work / f"{split}.state.npz"
@@ -90,7 +90,7 @@ def write_split(
             raise UserError(f"corpus.train: {left}; {longer}")
         raise UserError(
             f"the training text yields {len(rows)} sequences of data.length = {packer.length}, fewer than "
-            f"data.lanes = {lanes}; use more text, shorter sequences or fewer lanes"
+            f"data.lanes = {lanes}; use more text, or lower data.length or data.lanes"
         )
     if len(rows):
         write(rows, lanes if len(rows) >= lanes else 1)
@@ -130,7 +130,7 @@ def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
     """Return the arrays from an `.npz` file written by `save_arrays`; a damaged file may raise any exception."""
     with zipfile.ZipFile(path) as saved:
         if sum(member.file_size for member in saved.infolist()) > path.stat().st_size:
-            raise ValueError("it is compressed, unlike shards")
+            raise ValueError("it is compressed, but must not be")
         return [array_of(saved.read(f"{name}.npy")) for name in names]
 
 
@@ -151,10 +151,10 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
 
 
 class ShardRows:
-    """The rows of a shard, read individually after checking its hash; the file is closed with this object.
+    """The rows of a shard, which are read individually after its hash is checked.
 
-    A damaged shard raises a `UserError`. With `skip`, members with a correct checksum are used, and the rows of damaged
-    members consist entirely of padding.
+    A damaged shard raises a `UserError`. With `skip`, it does not: members with a correct checksum are used, and the
+    rows of damaged members consist entirely of padding. The file is closed when this object is deleted.
     """
 
     def __init__(self, folder: Path, contents: ShardManifest, shard: Shard, *, skip: bool = False) -> None:
@@ -190,7 +190,7 @@ class ShardRows:
     def read(self, row: int, out: NDArray[Any]) -> None:
         """Read a row into an array [L] of the stored dtype, or n rows of a member into an array [n, L].
 
-        A damaged row that is skipped consists entirely of padding.
+        A damaged row raises a `UserError` or, with `skip`, consists entirely of padding.
         """
         number, inside = divmod(row, self.block)
         first = self.members[number]

@@ -2,7 +2,7 @@
 
     <root>/<name>.slices/3-of-8.lock               locked while a process encodes the slice
     <root>/<name>.slices/3-of-8/tokenizer.json     the tokenizer that encoded the slice
-    <root>/<name>.slices/3-of-8/train-000010.npz   tokens and counts of block number 10
+    <root>/<name>.slices/3-of-8/train-000010.npz   tokens and statistics of block 10
     <root>/<name>.slices/3-of-8/done.json          source, blocks per split, SHA-256 of the slice's blocks; written last
 
 The batches of a split are grouped into blocks, and block b belongs to slice b mod n + 1 of n. The batches have the same
@@ -46,7 +46,7 @@ def encode_slice(
 ) -> Path:
     """Encode a slice of an experiment's text and return its folder, or the folder of existing shards.
 
-    The whole text is read, but only this slice is encoded, regardless of `data.sequences`. A finished slice is not
+    The whole text is read, even if `data.sequences` is set, but only this slice is encoded. A finished slice is not
     encoded again. Processes that encode different slices may run at the same time, on any machine with access to the
     text and the folder; the first process trains the tokenizer. See `build` for the arguments and the errors.
     """
@@ -57,8 +57,8 @@ def encode_slice(
         root.mkdir(exist_ok=True)
         if others := {of for _, of in _begun(root)} - {part.of}:
             raise UserError(
-                f"--slice {part.number}/{part.of}: {root} was divided into {others.pop()} slices; use this number, "
-                "or delete the folder"
+                f"--slice {part.number}/{part.of}: {root} was begun with {others.pop()} slices; use this "
+                "number of slices, or delete the folder"
             )
         own = root / str(part)
         with wanted.alone(root / f"{part}.lock"):
@@ -91,7 +91,7 @@ def join(experiment: Experiment, *, progress: Progress | None = None, throughput
 
 
 class Slice(NamedTuple):
-    """The part of the text that a process encodes: slice `number` of `of`, counted from 1."""
+    """The part of the text that one process encodes: slice `number`, counted from 1, of `of` slices."""
 
     number: int
     of: int
@@ -133,7 +133,7 @@ class Slice(NamedTuple):
 
 
 class Slices:
-    """All slices of a build, checked to be finished and to match `ShardSource.settings`."""
+    """All slices of a build; raises a `UserError` if one is missing, unfinished, damaged or of another build."""
 
     def __init__(self, root: Path, settings: str) -> None:
         begun = _begun(root)
@@ -147,7 +147,7 @@ class Slices:
             said = f"slice {numbers} is" if len(missing) == 1 else f"slices {numbers} are"
             raise UserError(
                 f"--join: {said} missing or unfinished in {root}; "
-                f"run the same command with --slice {missing[0]}/{self._of}"
+                f"run the same command with --slice {missing[0]}/{self._of} instead"
             )
         self.tokenizer = (root / str(every[0]) / TOKENIZER).read_bytes()
         self._blocks: dict[str, int] = {}
@@ -163,16 +163,16 @@ class Slices:
             except (ValueError, LookupError, TypeError):
                 raise UserError(self._again(part, f"is damaged ({_DONE})")) from None
             if not same or (folder / TOKENIZER).read_bytes() != self.tokenizer:
-                raise UserError(self._again(part, "has a different text or tokenizer from the first slice"))
+                raise UserError(self._again(part, "has another text, tokenizer or settings than this build"))
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
-        """Yield the batches of a split in order, skipping the first `start`."""
+        """Yield the batches of a split in order, skipping the first `start` batches."""
         for number in range(start // BLOCK, self._blocks[split]):
             part = Slice(number % self._of + 1, self._of)
             path = self.root / str(part) / _file(split, number)
             try:
                 if sha256_of(path) != self._sha256.get(path.name):
-                    raise ValueError("its SHA-256 differs from the encoded block")
+                    raise ValueError("its SHA-256 differs from the one in done.json")
                 block = _load(path)
             except Exception as error:  # a damaged file may raise any exception
                 raise UserError(self._again(part, f"is damaged ({path.name}: {error})")) from None

@@ -96,7 +96,7 @@ class Apply:
             stored = np.full(self.length, self.pad, self.dtype)
             stored[: len(tokens)] = tokens
             return stored
-        raise UserError(f"data.transforms: {self.transform.name!r} returned {made}; correct or remove it")
+        raise UserError(f"data.transforms: {self.transform.name!r} returned {made}; correct or remove the transform")
 
 
 def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any]) -> Iterator[Sample]:
@@ -146,14 +146,14 @@ _WORKER = 30 << 20  # minimum memory of a worker in bytes, excluding its batches
 class TokenStream(IterableDataset["Stored | UserError"]):
     """The endless training stream of one rank, built on a `webdataset.DataPipeline`.
 
-    Sample n of the stream, counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes. With W
-    loader workers, worker w yields the batches w, w + W, … of the rank. A DataLoader reads from its workers cyclically,
+    Sample n of the stream, counted over all R ranks, belongs to rank n mod R, so a rank reads only its own lanes. With
+    W loader workers, worker w yields the batches w, w + W, … of the rank. A DataLoader reads from its workers in turn,
     so the order is the same for every W.
 
     The stream yields dicts of numpy arrays, `{"stored": [B, L], "index": [B]}`, with `stored` in the dtype of the
     shards. Padding is `pad_of(dtype)`, and a damaged row that is skipped consists entirely of padding.
 
-    Only the rows of prefetched batches are held in memory. Every worker opens k shards for each lane of the rank.
+    Memory holds only prefetched batches. A worker opens up to `together` shards per lane, or twice that if rows repeat.
     """
 
     folder: Path = attrs.field(converter=Path)
@@ -164,7 +164,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     world_size: int = attrs.field(default=1, kw_only=True)  # R, which divides C and `batch_size`
     start: int = attrs.field(default=0, kw_only=True)  # the first sample, counted over all ranks
     together: int = attrs.field(default=1, kw_only=True)  # k
-    skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are skipped instead of raising an error
+    skip: bool = attrs.field(default=False, kw_only=True)  # whether to skip damaged members instead of raising an error
     transforms: tuple[Any, ...] = attrs.field(default=(), kw_only=True)  # of `data.transforms`
     context: Any = attrs.field(default=None, kw_only=True)  # for the transforms
     repeats: int = attrs.field(default=1, kw_only=True)  # number of steps that use the same row
@@ -176,8 +176,8 @@ class TokenStream(IterableDataset["Stored | UserError"]):
         for key, value in (("data.lanes", self.lanes), ("train.batch_size", self.batch_size)):
             if value % ranks:
                 raise UserError(
-                    f"{key} = {value} is not a multiple of the {ranks} ranks; "
-                    f"set it to {max(1, round(value / ranks)) * ranks}, or change the number of ranks"
+                    f"{key} = {value} is not a multiple of {ranks}, the number of ranks; "
+                    f"set it to {max(1, round(value / ranks)) * ranks}, or use a different number of ranks"
                 )
         self._shards = self.manifest.splits["train"].shards
         self._order()
@@ -228,11 +228,11 @@ class TokenStream(IterableDataset["Stored | UserError"]):
                 yield {"number": n, "index": row, "location": order.locate(row), "attempt": 0}
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Return the position after `num_samples` over all ranks, counted from the beginning or from `start`."""
+        """Return what fixes the order, and the position: `num_samples`, plus `start` unless `from_beginning`."""
         return {"sample": int(num_samples) + (0 if from_beginning else self.start), **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Start the next iteration after the last sample of `state`; raise a `UserError` if its order differs."""
+        """Start the next iteration at the position in `state`; raise a `UserError` if its order differs."""
         for key, value in self._identity().items():
             if (made := state.get(key)) != value:
                 raise UserError(
@@ -261,7 +261,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
 
 
 class StreamLoader(DataLoader[Any]):
-    """A DataLoader for a `TokenStream`; on a GPU, it copies the next batch during the computation."""
+    """A DataLoader for a `TokenStream`, which copies the next batch to a GPU while the current one is used."""
 
     gpu: torch.device | None = None
     unpack: Callable[[Batch], Batch]

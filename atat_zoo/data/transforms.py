@@ -1,7 +1,7 @@
 """Transforms of the training stream, applied between the shards and the batches.
 
-`data.transforms` is a list of transforms, each of which is applied to the output of the previous one. They do not
-apply to held-out text.
+`data.transforms` is a list of transforms, each of which is applied to the output of the previous one. Held-out text is
+not transformed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RandomLengthTransform(Transform):
 
 @component
 class MinimumLengthTransform(Transform):
-    """Filters out sequences that are mostly padding, such as short documents with `data.packing = "document"`."""
+    """Filters out sequences of fewer than `min_tokens` tokens, such as short documents if each has a sequence."""
 
     name = "minimum_length"
     summary = "filters out short sequences"
@@ -94,7 +94,7 @@ class MinimumLengthTransform(Transform):
 class RepetitionTransform(Transform):
     """Filters out sequences with few distinct n-grams, such as lists, navigation text and web boilerplate.
 
-    The score is the fraction of distinct n-grams. Sequences shorter than n pass.
+    A sequence of at least n tokens is filtered out if its fraction of distinct n-grams is below `min_distinct`.
     """
 
     name = "repetition"

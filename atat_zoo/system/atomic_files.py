@@ -144,7 +144,7 @@ def _settle(path: Path, mode: int) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Raise a `UserError` if the name of a folder is not UTF-8, which libraries that save models require."""
+    """Raise a `UserError` if the path of a folder is not UTF-8, which libraries that save models require."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -162,9 +162,9 @@ def discard(path: Path) -> None:
 
 
 def clean(folder: Path, name: str | None = None) -> None:
-    """Remove from a folder the unfinished files left by killed processes, either those for `name` or all.
+    """Remove the unfinished files that killed processes on this host left in a folder: those for `name`, or all.
 
-    A file or folder that was moved away but not yet replaced is restored.
+    If a process was killed after it moved a folder away and before it put the new one in place, the folder is restored.
     """
     named = r".+?" if name is None else re.escape(name)
     part_of = re.compile(rf"\.({named})(\.old|\.before)?\.(\d+)@{HOST}\.part", re.DOTALL)
@@ -198,14 +198,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_all(files: dict[Path, bytes]) -> None:
-    """Write files atomically, in the given order, but only after securing space for all of them."""
+    """Write all files under temporary names, then rename them in the given order; a full disk changes none."""
     with ExitStack() as stack:
         for path, data in reversed(files.items()):
             stack.enter_context(replacing(path)).write_bytes(data)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+    """Write a file atomically; a file system error raises a `UserError`."""
     write_all({path: data})
 
 
@@ -220,5 +220,5 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return a value as indented JSON."""
+    """Return a value as indented JSON in UTF-8, with a newline at the end."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

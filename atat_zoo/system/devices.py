@@ -1,4 +1,4 @@
-"""Devices by torch's names: their existence, labels and capabilities.
+"""Find out which devices exist, what they are called and what they can do, and move tensors to them.
 
 `torch.accelerator` and the device's own module (`torch.cuda`, `torch.mps`, `torch.xpu`, …) provide this information. A
 network runs on its device. Everything around the network, from random numbers and masks to the choices of a sampler, is
@@ -26,8 +26,8 @@ _Moved = TypeVar("_Moved")
 def torch_device(name: str) -> str:
     """Return torch's name for a device; raise a `UserError` if the device does not exist.
 
-    `gpu` is torch's accelerator, whatever its type. `auto`, and the first device of `spread`, is the accelerator if it
-    has float64, and otherwise the CPU.
+    `gpu` is torch's accelerator, whatever its type. `auto`, and the first device of `spread`, is the accelerator if
+    there is one with float64, and otherwise the CPU.
     """
     wanted = name
     if name in ("auto", "gpu", SPREAD):
@@ -61,7 +61,7 @@ def device_name(device: str | torch.device) -> str:
 
 
 def alike(device: str) -> list[str]:
-    """Return a device, followed by all other devices of its type."""
+    """Return torch's names of a device and of all other devices of its type, the given device first."""
     own = torch.device(device)
     others = [f"{own.type}:{i}" for i in range(_module(device).device_count()) if i != (own.index or 0)]
     return [device, *others]
@@ -83,7 +83,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak memory of a device, if it is tracked, to ignore earlier training runs in this process."""
+    """Reset a device's peak memory, if torch tracks it, so that `peak_memory` ignores what this process did before."""
     if (reset := getattr(_module(device), "reset_peak_memory_stats", None)) is not None:
         reset(device)
 
@@ -95,7 +95,7 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def has_bf16(device: str | torch.device) -> bool:
-    """Return whether a device supports bf16 in hardware, because emulation would be slower than float32."""
+    """Return whether a device supports bf16 in hardware; emulated bf16 would be slower than float32."""
     of_type = _module(device)
     if torch.device(device).type == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())

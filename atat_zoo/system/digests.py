@@ -30,7 +30,7 @@ _HASHED_AT_ONCE = 64 << 20  # bytes of all files; beyond this, the hash of each 
 
 
 class Stamp(NamedTuple):
-    """The size, times and inode of a file, which change when it is written, even with identical content."""
+    """A file's path, size, times and inode, some of which change when it is written, even with identical content."""
 
     path: str
     size: int
@@ -54,7 +54,7 @@ _of_this_process: dict[str, list[Any]] = {}  # path -> the rest of its stamp, an
 
 
 def unreadable(path: str | Path, error: OSError) -> UserError:
-    """Return the error for a text file that cannot be read."""
+    """Return the `UserError` for a file of a corpus that cannot be read."""
     return UserError(f"corpus: {path} cannot be read: {error.strerror or error}; restore it, or name a different file")
 
 
@@ -69,7 +69,7 @@ def kept_in(root: Path, report: Report) -> Iterator[None]:
 
 
 def sha256_of_each(files: Sequence[Stamp]) -> list[str]:
-    """Return the SHA-256 of each file in hexadecimal; unchanged files are not read again."""
+    """Return the SHA-256 of each file in hexadecimal; files whose stamp has not changed are not read again."""
     path_of_hashes, report = _kept_in.get()
     hashes = _load(path_of_hashes) | _of_this_process
     new: dict[str, list[Any]] = {}

@@ -1,6 +1,6 @@
 """The environment of a run: versions, git state and hardware.
 
-Does not import the packages whose versions it reports.
+This module does not import the packages whose versions it reports.
 """
 
 import os
@@ -28,7 +28,7 @@ def describe(plugins: list[Any]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the hardware and the requested number of threads."""
+    """Return the operating system, the processor, the number of cores and the value of OMP_NUM_THREADS."""
     return {
         "system": platform.platform(),
         "processor": processor(),

@@ -6,7 +6,7 @@ import attrs
 
 
 class UserError(Exception):
-    """A mistake that the user can correct; its text is one readable sentence per problem.
+    """A mistake that the user can correct; its text has one line, a readable sentence, for each problem.
 
     The text names the file, the key and the remedy. The command line prints the text without a traceback and exits with
     code 2; Python code can catch the exception.
@@ -37,7 +37,7 @@ class OmissionNote(Note):
 
 
 def clip(text: object, most: int = 300) -> str:
-    """Return a text for a message, shortened to `most` characters and quoted if it is not printable on one line."""
+    """Return a text for a message, cut if longer than `most` characters and quoted if not printable on one line."""
     text = str(text) if str(text).isprintable() else repr(str(text))
     return text if len(text) <= most else f"{text[: most * 2 // 3]}…"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Interruption:
-    """Catches Ctrl-C and SIGTERM in a `with` block; `signal` is the number of the first one caught, or None.
+    """Catches Ctrl-C and SIGTERM in a `with` block of the main thread; `signal` is the first one, or None.
 
     `receive` is called with the number of each signal and whether an earlier signal was caught.
     """

@@ -24,7 +24,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 @contextmanager
 def locked(path: Path, busy: Callable[[str], object], *, keep: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Lock a file for this process, creating it if needed, and write the name of the process to it.
+    """Lock a file in a `with` block, creating it if needed, and write this process's id to it.
 
     If another process holds the lock, `busy` is called with the content of the file and, unless it raises an exception,
     this process waits. At the end, the file is deleted unless `keep` returns true. A folder or link at `path` raises a
@@ -78,7 +78,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def held(path: Path) -> bool:
-    """Return whether a process holds the lock; False if the file does not exist or cannot be read."""
+    """Return whether a process holds the lock on a file; False if the file does not exist or cannot be read."""
     # The check itself briefly holds a shared lock, which `locked` waits out.
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe

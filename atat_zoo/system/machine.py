@@ -1,4 +1,4 @@
-"""Check this machine's memory and packages, to refuse work that cannot succeed before it starts."""
+"""Check this machine's memory and packages before work starts, to refuse work that cannot succeed."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from atat_zoo.system.errors import UserError
 
 # Files that contain the memory limit of a container, or "max" without a limit.
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-# Parts of messages from torch, whose CPU errors have no class of their own, and from C++.
+# Parts of messages about memory from C++ and from torch, which has no class for such errors on the CPU.
 _REFUSED = ("can't allocate memory", "out of memory", "bad_alloc", "Storage size calculation overflowed")
 
 _NEEDS_NONE: ContextVar[bool] = ContextVar("_NEEDS_NONE", default=False)
@@ -51,13 +51,13 @@ def cores() -> int:
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs a package: from its folder if this is a checkout that has it, else by name."""
+    """Return the command that installs a package from its folder, if a checkout has one, or else by its name."""
     folder = Path(__file__).parents[2] / "plugins" / package
     return f"pip install {f'-e {shlex.quote(str(folder))}' if (folder / 'pyproject.toml').is_file() else package}"
 
 
 def lacking(parts: Iterable[Any]) -> list[str]:
-    """Return a sentence for each component whose optional `package` is not installed."""
+    """Return a sentence for each component that needs an optional `package` which is not installed."""
     needs = [(part.name, *named) for part in parts if (named := part.package)]
     return [
         f"{name} needs the package {module}; install it with `pip install '{install}'`"
@@ -77,7 +77,7 @@ def needing_no_memory() -> Iterator[None]:
 
 
 def require(size: float, asked: str, purpose: str, remedy: str) -> None:
-    """Raise a `UserError` if this process cannot allocate the `size` bytes that `asked` needs for `purpose`."""
+    """Raise a `UserError` if less memory is free than the `size` bytes that `asked` needs for `purpose`."""
     there = free_memory()
     if size > there and not _NEEDS_NONE.get():
         needed = f"{asked} needs about {size / 1e9:,.1f} GB just for {purpose}"

@@ -1,6 +1,6 @@
 """Old names of keys, components, kinds and flags, and names from other tools, with their replacements.
 
-Old names are not accepted, but the error for an unknown name suggests the current one.
+None of these names is accepted, but the error for an unknown name suggests the current one.
 """
 
 KINDS = {

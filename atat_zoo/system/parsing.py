@@ -36,7 +36,7 @@ def opened(path: Path) -> BufferedReader:
 
 
 def read(path: Path) -> bytes:
-    """Return the content of a regular file; raise an `OSError` if it is larger than the limit.
+    """Return the content of a regular file; raise an `OSError` if it is larger than 1 GiB or not a regular file.
 
     All files in a run folder are read with this function or `opened`.
     """
@@ -53,7 +53,7 @@ def from_toml(text: str) -> dict[str, Any]:
 
 
 def from_json(data: bytes) -> Any:
-    """Return the value in a UTF-8 JSON document; raise a `ValueError` like `from_toml` or for half surrogate pairs."""
+    """Return the value in a UTF-8 JSON document; raise a `ValueError` as in `from_toml` or for half surrogate pairs."""
     value = _checked(json.loads, data.decode("utf-8"))
     if _SURROGATE.search(data):
         try:
@@ -64,7 +64,7 @@ def from_json(data: bytes) -> Any:
 
 
 def refuse_halves(text: str, where: str) -> None:
-    """Raise a `UserError` if a text, named `where`, contains half a surrogate pair, as truncated JSON may."""
+    """Raise a `UserError` if a text, called `where`, contains half a surrogate pair, as truncated JSON may."""
     if half := _HALF.search(text):
         said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is not valid text"
         raise UserError(f"{said}; remove it, or replace it with U+FFFD")
@@ -80,7 +80,7 @@ def _checked(read: Callable[[str], Any], text: str) -> Any:
 
 
 def value_of(text: str) -> Any:
-    """Return the single TOML value in a text; raise a `ValueError` if invalid, `TrailingInput` if more follows."""
+    """Return the TOML value in a text; raise `TrailingInput` if more follows, or a `ValueError` if it is invalid."""
     document = from_toml(f"x = {text}")
     try:
         # Here a comment would include the closing bracket, and a second key is not an element.
@@ -97,7 +97,7 @@ class TrailingInput(Exception):
 
 
 def check(value: Any) -> None:
-    """Raise a `ValueError` if a value is nested too deeply or contains an integer that is too long."""
+    """Raise a `ValueError` if a value has more than 64 levels or contains an integer of more than 4,096 bits."""
     level = [value]
     for _ in range(_DEEPEST + 1):
         if any(isinstance(item, int) and item.bit_length() > _LONGEST for item in level):

@@ -79,7 +79,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
     assert lines["maskgit"].count("—") == 4
     assert "no policy bound (—): maskgit: it uses the sampled tokens to choose" in out
     assert "5 validation sequences" in out
-    assert "3 orders averaged inside the logarithm" in out
+    assert "a bound from the probability averaged over 3 orders" in out
     assert "policy" not in bench("--num-samples", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
 
 

@@ -122,7 +122,7 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
 
 def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
     out = printed(atat, "check", experiment('masking = "importance"\nestimator = "frequency"'), "seed=3")
-    assert out.startswith("mine is valid: ")
+    assert out.startswith("mine is valid and uses ")
     assert "masking importance" in out
     code, out, err = atat("check", experiment("[train]\nsteps = 'x'\nmax_grad_nrom = 1"), "data.length=0")
     assert (code, out) == (2, "")

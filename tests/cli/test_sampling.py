@@ -176,8 +176,8 @@ MISTAKES = [
         ("sample", "run", "--sampler", "semi_autoregressive", "--length", str(10**9)),
         "generating 1 sequence of 10000000",
     ),
-    (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was trained on running text; pass a run"),
-    (("infill", "run"), "TEXT is missing; type one with gaps"),
+    (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was not trained on dialogues; pass a run"),
+    (("infill", "run"), "TEXT is missing; pass one with gaps"),
     (("infill", "run", "none"), "the text has no gap: 'none'"),
     (("infill", "run", "\udcff[MASK]"), "the text is not UTF-8"),
     (("infill", "run", "--file", "nothing.txt"), "nothing.txt cannot be read: No such file or directory"),
@@ -311,7 +311,7 @@ def test_an_error_of_the_system_that_names_no_file_is_one_sentence(atat, monkeyp
         raise error
 
     monkeypatch.setattr("atat_zoo.cli.zoo_command.table", fail)
-    expected = f"error: a file or connection: {said}; pass a different path or address, or fix this one\n"
+    expected = f"error: a file or connection: {said}; pass a different path, URL or port, or fix this one\n"
     assert atat("zoo", "list") == (2, "", expected)
 
 

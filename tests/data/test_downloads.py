@@ -281,7 +281,7 @@ def refusal(path, cache, **options):
 
 
 def test_files_that_do_not_come(server, folder, tmp_path):
-    again = "check that corpus.path and corpus.tars are correct, and raise corpus.retries if the server is slow"
+    again = "check that corpus.path and corpus.tars are correct, and raise corpus.retries or corpus.timeout if"
     wrong = refusal(f"{server.address}/elsewhere", tmp_path)
     assert wrong.startswith(
         f"manifest.json cannot be downloaded ({server.address}/elsewhere/manifest.json: HTTP 404 Not"
@@ -377,12 +377,12 @@ BOMBS = ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 40, "{a..z}" * 5, "{{0..9999}"
     [
         (
             {"path": "http://x/{1..2}"},
-            r"^corpus\.path: .* expands to several folders; list the tar files in corpus\.tars instead",
+            r"^corpus\.path: .* is not the URL of one folder; name one, and list tar files in corpus\.tars",
         ),
         ({"tars": ("http://x/train-{0..3.tar",)}, r"^corpus\.tars: .* cannot be expanded \(.*\); correct its braces"),
         (
             {"tars": ("http://x/7.tar",)},
-            r"^corpus\.tars: http://x/7\.tar does not name a shard of the manifest, such as",
+            r"^corpus\.tars: http://x/7\.tar does not contain the name of a shard, such as",
         ),
         ({"tars": ("pipe:cat train-000000.tar",)}, r"^corpus\.tars: pipe:cat train-000000\.tar would run a shell"),
         (

@@ -80,7 +80,7 @@ def test_slices_that_are_missing_are_named(tmp_path, whole):
     with pytest.raises(UserError, match=r"--join: slice 3 of 4 is missing or unfinished"):
         join(parts)
     with pytest.raises(
-        UserError, match=r"--slice 3/5: .*\.slices was divided into 4 slices; use this number, or delete the folder"
+        UserError, match=r"--slice 3/5: .*\.slices was begun with 4 slices; use this number of slices, or delete"
     ):
         encode_slice(parts, Slice(3, 5))
     encode_slice(parts, Slice(3, 4))
@@ -127,12 +127,12 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path, whole):
     other = encode_slice(made(tmp_path / "other", special_tokens="both"), Slice(1, 2))
     first.rename(tmp_path / "kept")
     shutil.copytree(other, first)  # the same tokenizer, and as many blocks
-    with pytest.raises(UserError, match="slice 1/2 has a different text or tokenizer from the first slice; delete"):
+    with pytest.raises(UserError, match="slice 1/2 has another text, tokenizer or settings than this build; delete"):
         join(parts)
     shutil.rmtree(first)
     (tmp_path / "kept").rename(first)
     (second / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="slice 2/2 has a different text or tokenizer from the first slice; delete"):
+    with pytest.raises(UserError, match="slice 2/2 has another text, tokenizer or settings than this build; delete"):
         join(parts)
     (second / "tokenizer.json").write_bytes(tokenizer)
     (second / "done.json").write_text('{"train": 9, "validation": 1, "test": 1}')  # without hashes

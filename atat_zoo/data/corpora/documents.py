@@ -39,7 +39,7 @@ TABLES = (".parquet", ".arrow", ".feather")
 _ROWS = 256  # rows of a table that are read at once
 SUFFIXES = (".txt", *JSON, *CSV, *TABLES)  # files to read from a folder, compressed or not
 _UNPACKED = 64 << 20  # characters that a document in a compressed file of any size may have
-_RATIO = 100  # beyond that, characters per compressed byte, more than any text has
+_RATIO = 100  # characters per compressed byte in larger documents, which is more than any real text has
 _BEGINNING = 8 << 20  # bytes of text from which the amount of text in a file is estimated
 _SPACE = re.compile(r"\s*")
 
@@ -58,7 +58,7 @@ class Missing:
     first: str = ""
 
     def texts(self, rows: Rows, read: Callable[[Any, str], T]) -> Iterator[T]:
-        """Yield the text that `read` returns for each record in a file; raise a `UserError` if no record has text."""
+        """Yield what `read` returns for each record of a file; a file without any text always raises an error."""
         number = left_out = 0
         refusal: NoTextError | None = None
         for position, value in rows:
@@ -74,7 +74,7 @@ class Missing:
         self.rows, self.left_out = self.rows + number, self.left_out + left_out
 
     def say(self, what: str) -> None:
-        """Print the number of skipped records, if any; `what` names the parameter."""
+        """Issue a `Note` with the number of skipped records, if any; `what` is the name of the parameter."""
         if self.left_out:
             said = (
                 f"{self.left_out:,} of {self.rows:,} records have no text and were skipped, the first at "
@@ -95,7 +95,7 @@ def rows_of(
     field: str = "",
     stream: IO[bytes] | None = None,
 ) -> Rows:
-    """Yield the records in a file as dicts, with only `field` from CSV and only the given `columns` from tables."""
+    """Yield the position and content of each record in a file: from CSV only `field`, from tables only `columns`."""
     with stream or path.open("rb") as raw:
         if suffix(path) in TABLES:
             yield from _table(path, raw, columns)
@@ -202,7 +202,7 @@ def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]
 
 
 def rows_in(path: Path) -> int | None:
-    """Return the number of rows that a Parquet file declares, or None for any other file."""
+    """Return the number of rows that a Parquet file declares, or None for a file of any other format."""
     if suffix(path) != ".parquet":
         return None
     from pyarrow.parquet import read_metadata
@@ -264,7 +264,7 @@ def _found(value: Any, field: str) -> Any:
 
 
 def package(path: Path) -> tuple[str, str] | None:
-    """Return the optional package that a file format requires and how to install it, or None."""
+    """Return the optional package that a file's format needs, and what pip installs for it, or None."""
     if suffix(path) in TABLES:
         return "pyarrow", "atat-zoo[parquet]"
     return ("zstandard", "atat-zoo[zstd]") if path.suffix.lower() == ".zst" else None
@@ -276,7 +276,7 @@ def documents(
     """Yield the documents in a file in order, including empty ones.
 
     `field` is the key or column with the text of records: its exact name, or a.b for a nested key. `stream` is the open
-    file, whose position shows the progress.
+    file, if its position is used to measure progress. A file that cannot be read raises a `UserError`.
     """
 
     def columns(there: list[str]) -> list[str]:
@@ -350,7 +350,7 @@ def _readable(path: Path) -> Iterator[int]:
 
 
 def text_in(path: Path, boundary: Boundary, field: str, missing: Missing) -> float:
-    """Return the approximate number of document bytes per byte of a file, estimated from its beginning."""
+    """Return how many bytes of text a file has per byte of its own size, estimated from its beginning."""
     size, whole = 0, max(1, path.stat().st_size)
     with path.open("rb") as raw:
         for number, text in enumerate(documents(path, boundary, field, missing, raw), 1):

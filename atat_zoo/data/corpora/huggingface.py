@@ -47,7 +47,7 @@ class HuggingFaceCorpus(Divided):
     test: str | None = param(None, help="test split; default: documents held out from the training split")
     text_field: str = param("text", help="column with the text: its exact name, or a.b for a nested key")
     missing: Policy = param("error", help="records with null text: raise an error, or skip and count them")
-    keep: tuple[str, ...] = param((), help='conditions, such as ["language=en"], that all kept records must meet')
+    keep: tuple[str, ...] = param((), help='conditions, such as ["language=en"], that every kept record must meet')
     detokenizer: Detokenizer = component_param(
         "detokenizer", "none", help="detokenizer that restores ordinary text from a benchmark's tokens"
     )
@@ -65,7 +65,7 @@ class HuggingFaceCorpus(Divided):
                 raise ValueError(f'keep: {condition!r} is not a condition; write one like "language=en"')
         if self.revision is not None and not _COMMIT.fullmatch(self.revision):
             raise ValueError(
-                f"revision = {self.revision!r} is not a commit of 40 hexadecimal digits; a branch may change"
+                f"revision = {self.revision!r} is not a commit of 40 hexadecimal digits; set one: a branch may change"
             )
 
     @override

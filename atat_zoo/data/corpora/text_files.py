@@ -28,7 +28,7 @@ _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state
 
 
 class NamedFiles(Divided):
-    """A corpus whose parameters `train`, `validation` and `test` name files."""
+    """The base class of corpora whose parameters `train`, `validation` and `test` name files."""
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
@@ -54,7 +54,7 @@ class NamedFiles(Divided):
         return {split: tuple(map(Stamp.of, paths)) for split, paths in self.files().items()}
 
     def files(self) -> dict[str, list[Path]]:
-        """Return the files of each split, or an empty list for a split that is held out from the training files."""
+        """Return each split's files, or [] if held out from `train`; a file in two splits raises a `UserError`."""
         files: dict[str, list[Path]] = {split: self.expand(getattr(self, split), split) for split in SPLITS}
         seen: dict[Path, str] = {}
         for key, paths in files.items():
@@ -80,7 +80,7 @@ class Search:
     left_out: dict[str, list[Path]] = attrs.field(factory=dict)
 
     def add(self, pattern: str) -> Iterator[Path]:
-        """Yield the new files at a path, in a folder or matching a pattern."""
+        """Yield the files at a path, in a folder or matching a pattern; raise a `UserError` if there are none."""
         path = Path(os.path.expanduser(pattern))  # unchanged if the user is unknown
         matches = [path] if path.exists() else sorted(map(Path, glob_paths(path)))
         files = [match for match in matches if match.is_file()]
@@ -102,7 +102,7 @@ class Search:
             yield self.found[file.resolve()]
 
     def say(self) -> None:
-        """Print the number of skipped files and the reasons."""
+        """Issue a `Note` with the number of skipped files and the reasons, if any were skipped."""
         if self.left_out:
             told = (f"{len(paths):,} ({why}: {clip(paths[0], 100)})" for why, paths in self.left_out.items())
             warnings.warn(f"corpus.{self.key}: skipped: {', '.join(told)}", Note, stacklevel=2)
@@ -186,7 +186,7 @@ class FilesCorpus(NamedFiles):
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """The first optional package required to read the files, in the same form as an optimizer's `package`."""
+        """The first optional package that the files need, and what pip installs for it, or None."""
         paths = itertools.chain.from_iterable(self.files().values())
         return next(filter(None, map(package, paths)), None)
 

@@ -71,14 +71,14 @@ class TextSource:
 
     licence: str = param(help="licence of the text")
     cite: str = param(help="citation of the text")
-    size: str = param(help="approximate download size, in words")
+    size: str = param(help="approximate download size as text, such as 31 MB")
     files: tuple[dict[str, Any], ...] = param((), help="files to download")
     hub: str | None = param(None, help="Hugging Face dataset, from the hub or a local folder")
     configuration: str | None = param(None, help="dataset configuration, if there are several")
     splits: dict[str, str] = param(attrs.Factory(dict), help="dataset splits or slices, each with its target file")
     column: str | None = param(
         None,
-        help="key of the text in records or downloaded JSON lines; a.b for a nested key; lists of texts are joined",
+        help="key of the text in downloaded records (a.b if nested); lists of texts are joined by newlines",
     )
     vocabulary_size: int | None = param(None, help="vocabulary size of a tokenizer", ge=1)
 
@@ -113,7 +113,7 @@ class CorpusRecipe(NamedTuple):
 
 
 def read(name: str) -> CorpusRecipe:
-    """Return the shipped source with a name, or the source in a file; raise a `UserError` if it has no `[source]`."""
+    """Return the shipped source or the source file called `name`; raise a `UserError` if it is unknown or invalid."""
     file = shipped(f"{CORPORA}/{name}") or shipped(f"{TOKENIZERS}/{name}") or Path(name)
     try:
         table = read_toml(file)
@@ -145,12 +145,12 @@ def read(name: str) -> CorpusRecipe:
 
 
 def every() -> list[CorpusRecipe]:
-    """Return the sources that ship with the zoo, the corpora before the tokenizers."""
+    """Return the sources that ship with atat-zoo, the corpora before the tokenizers."""
     return [read(name) for name in (*recipes(), *recipes(TOKENIZERS))]
 
 
 def published_size(path: str) -> int | None:
-    """Return the vocabulary size of the shipped tokenizer source that is saved to `path`, or None for other paths."""
+    """Return the vocabulary size of the tokenizer that a shipped source saves to `path`, or None for other paths."""
     tokenizers = (read(name) for name in recipes(TOKENIZERS))
     return next((each.source.vocabulary_size for each in tokenizers if str(Path(path)) in each.paths), None)
 
@@ -168,7 +168,7 @@ _DAMAGED = (*DAMAGED, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 
 
 def get(recipe: CorpusRecipe, say: Say) -> Record:
-    """Download the text of a source unless it exists, and return the record of the download.
+    """Download a source's text unless it exists, or wait for another process to; return the record of the download.
 
     A `UserError` names a file that cannot be downloaded, unpacked or written, or a text that has changed.
     """
@@ -295,7 +295,7 @@ def _from_addresses(
     for file in recipe.files:
         for url, at in _addresses(file, recipe):
             if str(at) in written:
-                raise UserError(f"source.files: {url} has the target {at} of an earlier entry; name a different one")
+                raise UserError(f"source.files: {url} has the target {at} of an earlier entry; set another target")
             clean(at.parent)
             if at.is_file():
                 found = here.get(str(at)) or _described(at)
@@ -319,7 +319,7 @@ def _from_addresses(
 
 def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun: Record | None, path: Path) -> Record:
     """Download a file, and compare its hash with that in `[source]` or else with that of an earlier download."""
-    there = f"save the file there yourself and run `{recipe.command}` again"
+    there = f"save the file at this path yourself and run `{recipe.command}` again"
     other = f"if the file at the URL has changed, correct its bytes and sha256 in source.files, or {there}"
     sha256 = file.sha256
     if begun and sha256 is None and (sha256 := _earlier(begun, url).get("sha256")):
@@ -456,7 +456,7 @@ def _from_hub(
     paths = [Path(to) for to in source.splits.values()]
     form = f"as JSON lines with the key {recipe.field}" if paths[0].suffix == _LINES else "one row per line"
     mend = (
-        f"check the network, or write {', '.join(source.splits)} of {url} to "
+        f"check the network, or save {', '.join(source.splits)} of {url} in "
         f"{', '.join(map(str, paths))} yourself, {form}"
     )
     complete = all(at.is_file() for at in paths)
@@ -500,7 +500,7 @@ def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
 
 
 def marker(folder: Path, name: str) -> Path:
-    """Return the file that marks an incomplete download: a table of `command`, `folder` and, by path, `source`."""
+    """Return the file that marks an incomplete download; its keys are `command`, `folder` and, by path, `source`."""
     return folder / f".{name}.source.part"  # hidden from patterns like text/*
 
 

@@ -68,7 +68,7 @@ class WebDatasetCorpus(NamedFiles):
     largest: float = param(20.0, help="maximum size of a downloaded file in GB", gt=0)
     retries: int = param(5, help="number of times that a download is retried, after 0.5 s, 1 s, … up to 30 s", ge=0)
     timeout: float = param(
-        60.0, help="seconds after which a download attempt without an HTTP response, or below 1 kB/s, fails", gt=0
+        60.0, help="seconds after which a download fails if it has no HTTP response or is slower than 1 kB/s", gt=0
     )
     validation_share: float = held_out_share("validation", "validation")
     test_share: float = held_out_share("testing", "test")
@@ -81,7 +81,7 @@ class WebDatasetCorpus(NamedFiles):
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """The optional package required to read the files, in the same form as an optimizer's `package`."""
+        """The first optional package that the files need, and what pip installs for it, or None."""
         return next(filter(None, (package(Path(name)) for name in (*self.train, *self.validation, *self.test))), None)
 
     @override
@@ -159,7 +159,7 @@ class WebDatasetCorpus(NamedFiles):
                 with unpacked(Path(name), io.BytesIO(sample[name])) as file:
                     content = file.read(most + 1)
                 if len(content) > most:
-                    raise ValueError("it does not fit into memory")
+                    raise ValueError("it is larger than 1/16 of the memory")
                 if form == "npy":
                     model = model or self._model(position)
                     return list(_decoded(content, model, position))
@@ -206,8 +206,7 @@ class WebDatasetCorpus(NamedFiles):
         if self.key_ends == "first" and any(forms.count(form) > 1 for form in _KNOWN):
             raise UserError(
                 f"corpus.key_ends: {position} contains several samples ({has}), because a sample's key ends at the "
-                "first dot of "
-                'a file name; set corpus.key_ends = "last"'
+                'first dot of a file name; set corpus.key_ends = "last"'
             )
         lacks = f"no {self.extension!r}" if self.extension else f"none of {', '.join(_KNOWN)}"
         remedy = (
@@ -269,7 +268,7 @@ def _samples(path: Path, raw: IO[bytes], key_ends: str, policy: Policy) -> Rows:
             number += 1
         why = ""
     except MemoryError:
-        raise UserError(f"corpus: {path} contains a file that does not fit into memory; split the file") from None
+        raise UserError(f"corpus: {path} contains a file larger than 1/16 of the memory; split the file") from None
     except (*DAMAGED, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno:
             raise unreadable(path, error) from None
@@ -277,12 +276,12 @@ def _samples(path: Path, raw: IO[bytes], key_ends: str, policy: Policy) -> Rows:
     if why:
         raise UserError(f"corpus: {path} cannot be read as a tar file ({clip(why)}); download or create it again")
     if not number and policy == "error":
-        said = f"{path} contains no samples, only files without a name and an extension"
+        said = f"{path} contains no samples, which are files with a name and an extension"
         raise UserError(f'corpus: {said}; remove it, or set corpus.missing = "skip"')
     if nameless:
         warnings.warn(
-            f"corpus: {path} contains {len(nameless):,} files without an extension, such as {clip(nameless[0])}, which "
-            "are skipped",
+            f"corpus: {path} contains {len(nameless):,} files without a name or an extension, such as "
+            f"{clip(nameless[0])}, which are skipped",
             Note,
             stacklevel=2,
         )

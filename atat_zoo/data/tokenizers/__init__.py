@@ -1,4 +1,4 @@
-"""The contract of tokenizers, which convert text to ids 0 … V−1 and back.
+"""The interface of tokenizers, which convert text to ids 0 … V−1 and back, where V is the size of the vocabulary.
 
 The mask token has the id V and is not part of the vocabulary.
 """
@@ -28,7 +28,7 @@ class TokenizerModel(Protocol):
     vocabulary_size: int  # V
     bos: int | None  # id that begins a sequence
     eos: int | None  # id that ends one
-    unknown: int | None = None  # id of text that it cannot represent
+    unknown: int | None = None  # id for text that the tokenizer cannot represent
     template: str | None = None  # its own Jinja chat template; None for the plain template
 
     @property
@@ -40,7 +40,7 @@ class TokenizerModel(Protocol):
         """Return the ids of a text, without BOS and EOS."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts."""
+        """Return the ids of several texts, each without BOS and EOS."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; BOS and EOS are omitted, and id V (the mask) becomes `[MASK]`."""
@@ -98,7 +98,7 @@ class Tokenizer(Protocol):
     texts: ClassVar[tuple[str, ...]] = ()
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer, trained on the training split if needed."""
+        """Return the tokenizer, which is trained on the documents of the training split if it needs training."""
 
     def load(self, folder: Path) -> TokenizerModel:
         """Return the tokenizer saved by `save`, without reading its original files."""
@@ -118,5 +118,5 @@ class Tokenizer(Protocol):
 
     @property
     def like(self) -> Tokenizer | None:
-        """For the tokenizer of a run, the run's own [tokenizer]; its fingerprint is the hash of `tokenizer.json`."""
+        """For `run`, the run's [tokenizer], with `fingerprint` the SHA-256 of its `tokenizer.json`; else None."""
         return None

@@ -25,10 +25,10 @@ _VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 @component
 class BytesTokenizer(Tokenizer):
-    """Encodes every byte of the UTF-8 text as a token: V = 258, ids 0 to 255, BOS 256, EOS 257."""
+    """Encodes every byte of the UTF-8 text as one token; the ids are 0 to 255, BOS 256 and EOS 257."""
 
     name = "bytes"
-    summary = "one token per UTF-8 byte; V = 258 with BOS and EOS"
+    summary = "one token per UTF-8 byte; 258 tokens with BOS and EOS"
     refs = ("arXiv:2105.13626",)
 
     @override
@@ -44,10 +44,10 @@ class BytesTokenizer(Tokenizer):
 
 @component
 class CharactersTokenizer(Tokenizer):
-    """Encodes the space and the letters a to z: V = 27, ids 0 to 26; with `special_tokens`, BOS 27 and EOS 28."""
+    """Encodes the space and the letters a to z with the ids 0 to 26; with `special_tokens`, BOS is 27 and EOS 28."""
 
     name = "characters"
-    summary = "one token per character of text8: space and a to z, V = 27"
+    summary = "one token per character of text8: the space and a to z"
     refs = ("http://mattmahoney.net/dc/textdata.html",)
 
     special_tokens: bool = param(False, help="add BOS and EOS as ids 27 and 28")
@@ -70,8 +70,8 @@ class CharactersTokenizer(Tokenizer):
 class BPETokenizer(Tokenizer):
     """Byte-pair encoding on bytes, as in GPT-2, trained on the training split.
 
-    It can encode any text, because the vocabulary contains the 256 bytes. V includes BOS and EOS, which have the last
-    two ids, and is smaller if the corpus has too few pairs. Identical text gives identical merges.
+    It can encode any text, because the vocabulary contains the 256 bytes; BOS and EOS have the last two ids. A corpus
+    with too few pairs gives fewer than `vocabulary_size` tokens. Identical text gives identical merges.
     """
 
     name = "bpe"
@@ -81,7 +81,7 @@ class BPETokenizer(Tokenizer):
         "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
     )
 
-    vocabulary_size: int = param(2048, help="V, including the 256 bytes, BOS and EOS", ge=258, le=2**31)
+    vocabulary_size: int = param(2048, help="maximum vocabulary size, with 256 bytes, BOS and EOS", ge=258, le=2**31)
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
@@ -104,9 +104,9 @@ class PretrainedTokenizer(Tokenizer):
     """A tokenizer from a `tokenizer.json`, or from the vocabulary and merges of a byte-level BPE such as GPT-2's.
 
     BOS and EOS are optional unless `data.special_tokens` requires them; GPT-2 uses "<|endoftext|>" for both. The ids
-    are taken from the file, and V is the largest id plus one. The number of bytes per token is exact for byte-level
-    vocabularies; for others, it is the length of the token's displayed text. Text is never encoded to BOS, EOS or an
-    added token, except added white space.
+    are taken from the file, and the vocabulary size is the largest id plus one. The number of bytes per token is exact
+    for byte-level vocabularies; for others, it is the length of the token's displayed text. Text is never encoded to
+    BOS, EOS or an added token, except added white space.
     """
 
     name = "pretrained"

@@ -60,7 +60,7 @@ class SmallModel(TableModel):
         (folder / FILE).write_text(json.dumps(self.content, indent=1) + "\n", encoding="utf-8")
 
     def checked(self, folder: Path) -> Self:
-        """Return the tokenizer itself, after checking that `save` wrote it to the folder."""
+        """Return the tokenizer itself if `save` wrote the same one to the folder; otherwise raise a `UserError`."""
         path = folder / FILE
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -151,7 +151,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def from_file(path: Path) -> Tokenizer:
-    """Load a tokenizer from a `tokenizer.json` of the `tokenizers` library."""
+    """Load a tokenizer from a `tokenizer.json` of the `tokenizers` library; raise a `UserError` if it is unusable."""
     if not path.is_file():
         raise UserError(f"tokenizer file {path} is missing; build the shards again, or correct tokenizer.path")
     try:
@@ -169,7 +169,7 @@ def _bounded(tokenizer: Tokenizer, path: Path) -> Tokenizer:
     ids = tokenizer.get_vocab(with_added_tokens=True).values()
     if not ids or max(ids) >= 2 * len(ids) + _GAPS:
         held = f"{len(ids)} tokens, but the largest id is {max(ids)}" if ids else "no tokens"
-        raise UserError(f"tokenizer file {path} has {held}; number the tokens without large gaps, or copy it again")
+        raise UserError(f"tokenizer file {path} has {held}; number the tokens without large gaps, or copy the file")
     return tokenizer
 
 
@@ -208,7 +208,7 @@ def of_bytes(special: Sequence[str]) -> Tokenizer:
 def of_characters(alphabet: str, unknown: str | None, special: Sequence[str]) -> Tokenizer:
     """Return a `tokenizers` tokenizer with an id for each character, followed by the special tokens.
 
-    Any other character is encoded as `unknown`, or raises an error.
+    Any other character is encoded as `unknown` or, without `unknown`, raises an error.
     """
     vocabulary = {symbol: i for i, symbol in enumerate(alphabet)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, **({} if unknown is None else {"unk_token": unknown})))
@@ -293,7 +293,7 @@ class LibraryModel(TableModel):
 
 
 def encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of each text."""
+    """Return the token ids of each text; raise a `UserError` for text that the vocabulary does not cover."""
     try:
         # The fast version does not compute offsets, which are not needed here.
         encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)

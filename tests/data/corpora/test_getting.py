@@ -127,7 +127,7 @@ def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(serve
     server.faults["a.txt"].extend([fault] * 9)
     err = refused(write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
     assert f"error: text/a.txt cannot be downloaded ({server.address}/a.txt: {reason})" in err
-    assert err.endswith("save the file there yourself and run `atat data get mine.toml` again\n")
+    assert err.endswith("save the file at this path yourself and run `atat data get mine.toml` again\n")
     assert here() == {}
 
 
@@ -387,7 +387,7 @@ def test_a_data_set_is_written_as_the_corpus_reads_it(atat):
     Path("text/mine.source.json").unlink()
     code, _, err = atat("data", "get", "mine.toml")
     assert (code, "corpus.path: split 'later' of set cannot be read: " in err) == (2, True)
-    assert "or write train[:-2], later of set to text/0.jsonl, text/last.txt yourself, as JSON lines" in err
+    assert "or save train[:-2], later of set in text/0.jsonl, text/last.txt yourself, as JSON lines" in err
 
 
 def test_a_data_set_of_the_hub_has_its_commit_recorded(atat, monkeypatch):
@@ -429,7 +429,7 @@ def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
     code, _, err = atat("data", "get", "ag_news")
     assert (code, here()) == (2, {})
     assert err.startswith("error: the dataset fancyzhx/ag_news on the hub cannot be reached (no network); ")
-    assert "or write train, test of https://huggingface.co/datasets/fancyzhx/ag_news to corpora/ag_news/train.j" in err
+    assert "or save train, test of https://huggingface.co/datasets/fancyzhx/ag_news in corpora/ag_news/train.j" in err
     assert err.endswith("corpora/ag_news/test.jsonl yourself, as JSON lines with the key text\n")
 
 
@@ -519,8 +519,7 @@ def test_two_members_or_addresses_for_one_file_are_refused(server, refused, pack
     assert not Path("text/mine.source.json").exists()
     err = refused(write(server, *((name, 'to = "text/a.txt"') for name in ("a.txt", "b.txt"))))
     assert (
-        f"source.files: {server.address}/b.txt has the target text/a.txt of an earlier entry; name a different one"
-        in err
+        f"source.files: {server.address}/b.txt has the target text/a.txt of an earlier entry; set another target" in err
     )
 
 

@@ -272,7 +272,7 @@ def test_another_text_and_a_judge(root, atat, monkeypatch):
     [
         (
             ["--orders", "3"],
-            "--orders 3: a bracket compares one half of the orders with the other; pass an even number",
+            "--orders 3: a likelihood bracket compares two halves of the orders; pass an even number",
         ),
         (["--protocol", "theirs"], "'theirs' is not one of"),
         (
