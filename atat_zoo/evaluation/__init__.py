@@ -1,6 +1,6 @@
-"""Evaluation functions, which run a model and return its results: `measure(model, text, …) -> RunResult`.
+"""Functions that run a model and return the results of an evaluation, such as `likelihood.evaluate_run`.
 
-This module does not import torch, because the package also contains the components of the kind judge.
+This module does not import torch, so that the components in this package, such as judges, load without it.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# Called with the completed and total number of sequences, texts or tokens, preceded by the stage's name if any.
+# Called with the number of completed sequences, texts or tokens and their total; a stage's name precedes them.
 Progress = Callable[[int, int], None] | None
 StageProgress = Callable[[str, int, int], None] | None
 
@@ -23,7 +23,7 @@ def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]
 
 
 def track_progress(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
-    """Yield the items, and report progress in units of `size` before each item and at the end."""
+    """Yield the items, and report progress before each item and at the end; each item counts as `size` units."""
     for number, item in enumerate(items):
         if progress:
             progress(number * size, len(items) * size)
@@ -33,5 +33,5 @@ def track_progress(items: Collection[T], progress: Progress, size: int = 1) -> I
 
 
 def progress_of_part(progress: Progress, before: int, total: int) -> Progress:
-    """Return a progress function for a part of `total` that starts after the first `before` units."""
+    """Return a progress function for a part that begins after `before` of `total` units; None without `progress`."""
     return progress and (lambda done, _: progress(before + done, total))

@@ -55,11 +55,11 @@ def text_of(
     all_of_corpus: bool = False,
     packed: bool = False,
 ) -> Text:
-    """Return the text on which to evaluate `Model.from_run(run)`, or raise `UserError` if components do not allow it.
+    """Return the text on which to evaluate `Model.from_run(run)`, or raise `UserError` if `spec` does not suit the run.
 
-    `corpus` replaces the experiment's corpus, `corpus_name` is its name in the run folder, and `all_of_corpus` selects
-    its whole text, the training split. Pass `packed` only if the caller reads `documents`, which separate packed
-    dialogues.
+    `corpus` replaces the experiment's corpus, and `corpus_name` names it in the results. `all_of_corpus` selects its
+    training split, as for a corpus of which nothing is held out. Pass `packed` if the caller reads `documents`, which
+    separate packed dialogues; otherwise, packed dialogues raise `UserError`.
     """
     check_evaluation(model, run, spec)
     if corpus is None:
@@ -76,7 +76,7 @@ def text_of(
         limit=spec.sequences,
     )
     if all_of_corpus and _trained_on(model.experiment.parts["corpus"], corpus):
-        said = f"{corpus_name} is training text of {run}, so its perplexity is lower than that of new text"
+        said = f"{corpus_name} contains training text of {run}, so its perplexity is lower than that of new text"
         warnings.warn(f"{said}; pass text that the model was not trained on", Note, stacklevel=2)
     return _text(model, found, packed, "all" if all_of_corpus else spec.split, corpus=corpus_name)
 
@@ -95,7 +95,7 @@ def _trained_on(own: Any, corpus: Any) -> bool:
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
-    """Return the held-out text of the run's own experiment; for `packed`, see `text_of`."""
+    """Return a run's own held-out text, or raise `UserError` if its corpus is missing or differs; see `text_of`."""
     if (origin := RunFolder(Path(run)).imported()) and not origin.get("corpus"):
         raise UserError(f"{run} was imported without a corpus; pass --corpus, or import it again with corpus.use=NAME")
     data = build(model.experiment)
@@ -133,7 +133,7 @@ def counted_of(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: T
 
 
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
-    """Raise `UserError` if a model's components do not allow this evaluation."""
+    """Raise `UserError` if the model's components do not allow the evaluation, or if a metric's judge is the run."""
     problems = [str(problem) for problem in conflicts(attrs.evolve(model.experiment, evaluation=spec))]
     problems += [
         f"{metric.title}: a run cannot judge its own text; choose another judge"

@@ -1,11 +1,11 @@
 """The quality of importance: how well it orders held-out tokens by their loss, and how well it is calibrated.
 
-N is the number of masked held-out tokens, where a token that several masks hide is counted once for each, and V is the
-vocabulary size. Masks are uniform. Importance is compared with two other predictors of the loss: the frequency of the
-true token, which a reader of z does not know, and the entropy of the model's own prediction, which is known wherever
-the logits are computed. It is also evaluated within bands of frequency. Intervals are bootstrapped over sequences.
-Calibration is measured against the target `difficulty`: the rank of a token's loss among the masked tokens of its row,
-(rank + ½)/n in (0, 1).
+N is the number of masked held-out tokens (a token counts once for each mask that hides it), and V is the vocabulary
+size. Masks are those of the bound. Importance is compared with two other predictors of the loss: the frequency of the
+true token, which is unknown while the token is masked, and the entropy of the model's prediction, which is known
+wherever the logits are computed. Importance is also evaluated within bands of token frequency. Intervals are
+bootstrapped over sequences. Calibration is measured against the target `difficulty`: the rank of a token's loss among
+the n masked tokens of its row, (rank + ½)/n in (0, 1).
 """
 
 from pathlib import Path
@@ -103,7 +103,7 @@ class ImportanceResult(RunResult):
 def quality(
     measured: Measurement, counts: Tensor, bands: int = 5, again: Measurement | None = None
 ) -> ImportanceQuality:
-    """Return the quality of the measured importance, overall, by frequency (`counts`, int64 [V]) and by importance.
+    """Return the quality of importance: overall, per band of training `counts`, int64 [V], and per importance bin.
 
     `again` is a measurement under independent masks, from which the largest possible ρ is estimated.
     """
@@ -166,7 +166,7 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
 
 
 def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
-    """Return the non-empty bins of equal width in importance; importance, rank of the loss and loss are all [N]."""
+    """Return the non-empty bins of importance, which have equal widths; all arguments are [N]."""
     bin_of = (importance * BINS).long().clamp(0, BINS - 1)
 
     def within(number: int) -> Bin:
@@ -186,7 +186,7 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
 def weigh(
     model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, progress: Progress = None
 ) -> tuple[Text, Measurement]:
-    """Return the run's held-out text, and the measurement of the run on this text, including importance."""
+    """Return the run's held-out text and its measurement with importance, or raise `UserError` without an estimator."""
     require_estimator(model.experiment, run, constant=True)
     text = held_out_text(model, run, spec.split, spec.sequences)
     return text, measure(

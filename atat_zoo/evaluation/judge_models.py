@@ -1,4 +1,4 @@
-"""Judge models that read texts in chunks: n texts, B chunks per batch, T tokens per chunk, width D."""
+"""Judge models that read texts in chunks. Sizes: n texts, B chunks per batch, T tokens per chunk, width D."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -92,7 +92,7 @@ class ChunkJudge(ABC):
         encoded: list[list[int]] = [[] for _ in texts]
         for i, ids in zip(there, self.encode([texts[i] for i in there]) if there else [], strict=True):
             if not ids:
-                raise UserError(f"the tokenizer of {self.title} has no token for text {i + 1}; choose another judge")
+                raise UserError(f"the tokenizer of {self.title} returns nothing for text {i + 1}; choose another judge")
             encoded[i] = ids
         return encoded
 
@@ -124,7 +124,7 @@ class RunScorer(ChunkJudge):
         data = model.experiment.data
         framed = is_framed(data.special_tokens)
         self.start, self.skipped = model.tokenizer.bos if framed else None, int(framed)
-        # Where every full sequence ended with EOS, the model has never seen text.
+        # If every full sequence ended with EOS, the model has never seen text at the last position.
         ended = framed or (data.special_tokens == "document" and data.packing == "document")
         self.length = model.context.length - self.skipped - ended
         self.batch_size = model.experiment.evaluation.batch_size
@@ -138,7 +138,7 @@ class RunScorer(ChunkJudge):
 
     @override
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        keys = torch.zeros_like(tokens[:, 0])  # nothing is drawn
+        keys = torch.zeros_like(tokens[:, 0])  # an exact likelihood draws no masks
         return self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
 
     @override
@@ -237,6 +237,6 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
     model, report = loaded
     # The library would initialise the missing weights at random and continue.
     if lacking := sorted(report["missing_keys"]):
-        problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in total), so it is not a causal model"
+        problem = f"{name!r} lacks the weight {lacking[0]} ({len(lacking)} in total), so it is not a causal model"
         raise UserError(f"judge.model: {problem}; choose a different model")
     return tokenizer, model

@@ -1,6 +1,6 @@
 """Judge models: language models that score texts from other models, each text independently of the others.
 
-An experiment does not have a table for a judge model; pass the judge model to `atat judge`.
+An experiment has no table for a judge model: pass it to `atat judge`, or set it in a metric or task that needs one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Judge(Protocol):
 
     @property
     def folder(self) -> str | None:
-        """The judge's run folder, needed because a run must not judge its own text; None if the judge is not a run."""
+        """The judge's run folder, or None if it is not a run; it is compared with the run whose texts are judged."""
         ...
 
     def build(self, device: str) -> JudgeModel:
@@ -68,12 +68,12 @@ class Judge(Protocol):
 
 @component
 class RunJudge:
-    """A finished run used as a judge model, whose objective has an exact likelihood, such as `autoregressive`.
+    """A finished run as a judge model; its objective must have an exact likelihood, such as `autoregressive`.
 
-    Texts are encoded with the run's tokenizer. A text longer than the run's sequences is split into chunks of L tokens
-    that are scored separately, so the first tokens of a chunk have little context. If the run's sequences begin with
-    BOS, so does every chunk, and BOS is not counted; if they end with EOS, its position is left empty. The feature of a
-    text is the mean of the hidden states that predict its tokens.
+    Texts are encoded with the run's tokenizer. A text longer than the run's sequences is split into chunks that are
+    scored separately, so the first tokens of a chunk have little context. If the run's sequences begin with BOS, so
+    does every chunk, and BOS is not counted; if they end with EOS, a chunk has no token at this position. The feature
+    of a text is the mean of the hidden states that predict its tokens.
     """
 
     name = "run"
@@ -115,19 +115,19 @@ class HuggingFaceJudge:
 
     Texts are encoded with the model's tokenizer and split into chunks of `length` tokens, including BOS, that are
     scored separately. Many implementations do not score the first token of a text, because GPT-2 has no context for it;
-    set `begin = "none"` to do the same. MAUVE's published features are the hidden state of the last token; set
-    `pooling = "last"` to use them. Requires `pip install atat-zoo[judge]`. Weights are loaded only from safetensors,
-    and remote code is never executed.
+    set `begin = "none"` to do the same for each chunk. MAUVE's published features are the hidden state of the last
+    token; set `pooling = "last"` to use them. Requires `pip install atat-zoo[judge]`. Weights are loaded only from
+    safetensors, and remote code is never executed.
     """
 
     name = "huggingface"
-    summary = "a causal language model on the Hugging Face hub, such as gpt2-large"
+    summary = "a causal language model from the Hugging Face hub or a folder, such as gpt2-large"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:2102.01454")
     package = ("transformers", "atat-zoo[judge]")
     folder = None
 
     model: str = param(help="model name on the hub, or a local folder")
-    length: int | None = param(None, help="tokens per chunk (default: the model's maximum)", ge=2)
+    length: int | None = param(None, help="tokens per chunk, including BOS (default: the model's maximum)", ge=2)
     revision: str | None = param(None, help="commit, tag or branch on the hub (default: main)")
     begin: Literal["bos", "none"] = param(
         "bos", help="context of a chunk's first token: `bos`, or `none`, which excludes this token from the score"

@@ -1,6 +1,6 @@
-"""The NLL of held-out text or bounds on it, as nats for every token under every bound of an objective.
+"""The NLL of held-out text, or bounds on it, as the nats of each token under each bound of an objective.
 
-`evaluate_run` evaluates a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/explanation/mathematics.md).
+`evaluate_run` evaluates a run and saves its perplexity, exp(Σ NELBO / number of tokens); see mathematics.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Measurement:
     tokens: Tensor  # int64 [n, L]
     maskable: Tensor  # bool [n, L]
     counted: Tensor  # bool [n, L], the tokens over which metrics are averaged
-    contribution: Mapping[str, Tensor]  # by bound name, each token's share in nats, float64 [n, L]
+    contribution: Mapping[str, Tensor]  # by bound name, each token's contribution in nats, float64 [n, L]
     token_loss: Tensor  # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
     #: With an estimator, the `loss` and the `entropy` of the prediction, in nats, and the `importance` of each token
     #: under each of K masks, float32 [n, K, L], NaN where not masked; otherwise empty
@@ -57,11 +57,11 @@ class Measurement:
 
     @property
     def importance(self) -> Tensor | None:
-        """The importance averaged over the masks that hid the token, [n, L], NaN if none did; None without one."""
+        """Importance averaged over the masks that hid a token, [n, L], NaN if none did; None without an estimator."""
         return self.under_masks["importance"].nanmean(1) if self.under_masks else None
 
     def masked_tokens(self) -> MaskedTokens:
-        """Return the counted tokens under the masks that hid them; only with an estimator."""
+        """Return the counted tokens under each mask that hid them; the model must have an importance estimator."""
         loss, counted = self.under_masks["loss"], self.counted[:, None]
         seen = counted & loss.isfinite()
         # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
@@ -80,7 +80,7 @@ class Measurement:
         for bound, nats in self.contribution.items():
             if count := int(nats.sum(1).isnan().sum()):
                 raise UserError(
-                    f"{name}: the bound {bound} of {count} of {len(nats)} sequences is NaN, because the weights are "
+                    f"{name}: the bound {bound} is NaN for {count} of {len(nats)} sequences, so the weights may be "
                     "damaged or too large for their precision; evaluate another model"
                 )
         return self
@@ -103,7 +103,7 @@ class Measurement:
 
 @attrs.frozen(kw_only=True, eq=False)
 class MaskedTokens:
-    """N masked tokens of held-out sequences; a token that several masks hide is counted once for each. All are [N]."""
+    """N masked tokens of held-out sequences; a token counts once for each mask that hides it. All fields are [N]."""
 
     loss: Tensor  # cross-entropy in nats
     importance: Tensor  # in [0, 1]
@@ -132,8 +132,8 @@ def measure(
     The masks are a function of (seed, row), and therefore the same for every model, number of processes and batch size.
     `rows` are the indices of the sequences in the held-out set, int64 [n] (default: 0 … n−1). The metrics of `spec` are
     computed from the predictions under the same masks and summed over the process group, so every process must call
-    this function. The bound `nelbo` is named `answers` if the `form` of `[data]` is `chat`. `counted` and `documents`
-    are fields of `Text`; without `counted`, every maskable token is counted.
+    this function. The bound `nelbo` is named `answers` if `form`, which is data.format, is `chat`. `counted` and
+    `documents` are fields of `Text`; without `counted`, every maskable token is counted.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     counted = maskable if counted is None else counted
@@ -211,7 +211,7 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor, factorisation: str = "") -> BoundValue:
-    """Return a bound over n sequences from the nats [n], maskable tokens [n] and bytes [n] of each sequence."""
+    """Return a bound over n sequences, given the nats, the counted tokens and the bytes of each, [n]."""
     per_token, error = ratio(nats, n)
     value, (bits, of_bits) = exponential(per_token), ratio(nats / math.log(2), sizes)
     return BoundValue(
@@ -305,10 +305,10 @@ def summarise(
 
 
 def loss_correlations(measured: Measurement, counts: NDArray[np.int64] | None) -> dict[str, float]:
-    """Return Spearman's ρ with the loss of masked tokens, for each predictor of this loss; empty without an estimator.
+    """Return Spearman's ρ of each predictor of the loss with the loss of masked tokens; empty without an estimator.
 
-    These are the `importance`, the `entropy` of the prediction and, given the counts of the training tokens, int64 [V],
-    the `frequency` of the token, as its surprisal.
+    The predictors are the `importance`, the `entropy` of the prediction and, given the training `counts`, int64 [V],
+    the `frequency` of the token, negated because rare tokens have high losses.
     """
     if not measured.under_masks:
         return {}

@@ -15,23 +15,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAUVE_SEED = 25  # of the clustering: the package's default, so that its users get the same result
-# The package makes one cluster per ten texts, and at least two clusters.
-FEWEST_OF_MAUVE = 20
-# Below this number, MAUVE depends more on the clustering than on the texts.
-RELIABLE_OF_MAUVE = 1000
+FEWEST_OF_MAUVE = 20  # the package makes one cluster per ten texts, and at least two clusters
+RELIABLE_OF_MAUVE = 1000  # below this number, MAUVE depends more on the clustering than on the texts
 
 
 def check_mauve(number: int) -> None:
     """Raise `UserError` if there are too few texts or the package is not installed."""
     if number < FEWEST_OF_MAUVE:
-        enough = f"at least {FEWEST_OF_MAUVE} texts, and preferably {RELIABLE_OF_MAUVE}"
-        raise UserError(f"MAUVE needs {enough}, not {number}; generate more texts")
+        enough = f"at least {FEWEST_OF_MAUVE} texts of each kind (generated, held-out), preferably {RELIABLE_OF_MAUVE}"
+        raise UserError(f"MAUVE needs {enough}, not {number}; use more texts")
     if find_spec("mauve") is None:
         raise UserError("MAUVE needs the package mauve-text; install it with `pip install 'atat-zoo[mauve]'`")
 
 
 def mauve_of(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE, in (0, 1], of two sets of features, each float32 [n, D]; it is 1 for identical sets."""
+    """Return MAUVE, in (0, 1], of features float32 [n, D]; raise `UserError` for too few or non-finite features."""
     check_mauve(min(len(texts), len(reference)))
     if not bool(texts.isfinite().all() and reference.isfinite().all()):
         raise UserError("the judge's features are not finite, so its model may have diverged; choose another judge")

@@ -1,6 +1,6 @@
-"""Metric states: `torchmetrics.Metric` classes that keep sums per sequence or text to compute standard errors.
+"""Metric states: `torchmetrics.Metric` classes; most keep sums per sequence or text to compute standard errors.
 
-N predictions, V predictable tokens, B rows in a batch, n sequences or texts, b bins.
+Sizes: N predictions, V predictable tokens, B rows in a batch, n sequences or texts, b bins.
 """
 
 import re
@@ -41,7 +41,7 @@ def brier(log_probs: Tensor, x: Tensor) -> Tensor:
 
 
 def among_top(log_probs: Tensor, x: Tensor, *, k: int) -> Tensor:
-    """Return [N] with 1 where the true token is among the k most probable tokens and 0 elsewhere."""
+    """Return 1 for each prediction whose k most probable tokens include the true token, otherwise 0, float64 [N]."""
     return (log_probs.topk(min(k, log_probs.shape[1])).indices == x[:, None]).any(1).double()
 
 
@@ -69,7 +69,7 @@ class Metrics:
         return observe
 
     def show(self, **what: Any) -> None:
-        """Update each metric with the arguments that it names; see `Metric.build`."""
+        """Update each metric with those arguments that its `update` names; see `Metric.build`."""
         self.together.update(**what)
 
     def show_nothing(self, vocabulary_size: int) -> None:
@@ -79,7 +79,7 @@ class Metrics:
         self.show(log_probs=nothing, tokens=none, weight=none.double(), row=none, sequence=none)
 
     def values(self) -> dict[str, MetricValue]:
-        """Return the values of the metrics over all processes of the process group."""
+        """Return the values of the metrics over the process group, all of whose processes must call this method."""
         found = ((title, metric.compute()) for title, metric in self.built.items())
         return {title: v if isinstance(v, MetricValue) else MetricValue(value=float(v)) for title, v in found}
 
@@ -97,7 +97,7 @@ class SequenceSums(TorchMetric):
         self.add_state("sums", default=[], dist_reduce_fx="cat")
 
     def add(self, sequence: Tensor, values: Tensor, row: Tensor | None = None) -> None:
-        """Add values [N, C] for rows of a batch, int64 [N] (default: 0 … N−1), whose sequences are int64 [B]."""
+        """Add `values`, [N, C], to the sums of the sequences `sequence[row]`; `row` is int64 [N] (default: 0 … N−1)."""
         if row is None:
             self.sequence.append(sequence.to(self.device))
             self.sums.append(values.to(self.device))
@@ -123,7 +123,7 @@ class SequenceSums(TorchMetric):
 
 
 class SequenceMean(SequenceSums):
-    """The weighted mean over predictions of a score (log-probabilities [N, V], tokens [N], parameters) → [N]."""
+    """The weighted mean over predictions of `score`, which maps log-probabilities [N, V] and tokens [N] to [N]."""
 
     def __init__(self, score: Callable[..., Tensor], **parameters: Any) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class SequenceMean(SequenceSums):
 
 
 class Calibration(SequenceSums):
-    """Expected calibration error, from each sequence's weights, confidences and hits in bins of confidence."""
+    """Expected calibration error, from the sums of weight, confidence and hits per sequence and bin of confidence."""
 
     def __init__(self, bins: int) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Calibration(SequenceSums):
     def compute(self) -> MetricValue:
         each = self.by_sequence().view(-1, self.bins, 3)
         weight, confidence, hits = each.sum(0).unbind(1)
-        # If the confidence of a bin exceeds its accuracy, the gap has this sign in every sequence.
+        # With the sign of a bin's total gap, the gaps of the sequences add up to the absolute value of this total.
         gaps = ((confidence - hits).sign() * (each[..., 1] - each[..., 2])).sum(1)
         value, error = ratio(gaps, each[..., 0].sum(1))
         columns = {"confidence": confidence / weight, "accuracy": hits / weight, "share": weight / weight.sum()}
@@ -200,7 +200,7 @@ def distinct(pieces: Sequence[Tokens], n: int) -> tuple[int, int]:
 
 
 class TextMean(SequenceSums):
-    """The ratio Σ a / Σ b over texts, where a score maps each text and its token pieces to (a, b)."""
+    """The ratio Σ a / Σ b over texts, where `score` maps each text and its token pieces to (a, b)."""
 
     def __init__(self, score: Callable[[str, Sequence[Tokens]], tuple[float, float]]) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class TextMean(SequenceSums):
 
 
 class JudgedNats(SequenceSums):
-    """Generative perplexity: the exponential of the nats per token under a judge model, in the judge's own tokens."""
+    """Generative perplexity: the exponential of the nats per token under a judge model, with the judge's tokenizer."""
 
     def __init__(self, judge: Any) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Copied(SequenceSums):
 
 
 class LongestCopy(MaxMetric):
-    """The number of tokens of the longest copied span."""
+    """The number of tokens in the longest span that occurs in the training text."""
 
     full_state_update = False
 
@@ -257,7 +257,7 @@ class LongestCopy(MaxMetric):
 
 
 class Distinct(TorchMetric):
-    """The ratio of distinct n-grams to all n-grams; NaN if no text contains an n-gram."""
+    """The ratio of distinct n-grams to all n-grams, pooled over texts; NaN if no text contains an n-gram."""
 
     full_state_update = False
     grams: list[Tensor]

@@ -1,4 +1,4 @@
-"""The n-gram model, a baseline that is evaluated on the same held-out tokens, masks and weights as the model.
+"""The n-gram model, a baseline that is evaluated on the same held-out tokens, masks and loss weights as the model.
 
 It predicts a token from two neighbouring tokens with the counts of the n-gram prior, without a network. It reads only
 tokens that the model may also read:
@@ -50,7 +50,7 @@ def measure_ngram_prior(
     seed: int,
     rows: Tensor | None = None,
 ) -> NGramPriorNats | None:
-    """Return the NLL of the n-gram model of the shards `data` (see `measure`), or warn and return None if it fails."""
+    """Return the NLL of the n-gram model of the shards `data`, or warn and return None if it cannot be counted."""
     try:
         table = load_ngram_prior(data)
     except UserError as error:
@@ -71,7 +71,7 @@ def measure_ngram_prior(
 
 
 def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorValue:
-    """Return the comparison of the n-gram model with a model that has an NLL [n] and tokens [n] for each sequence."""
+    """Return the n-gram model's NLL and a model's difference from it, given the model's NLL and tokens, [n]."""
     (per_token, error), (gap, gap_error) = ratio(ngram.nats, count), ratio(model - ngram.nats, count)
     value = exponential(per_token)
     return NGramPriorValue(
@@ -86,7 +86,7 @@ def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorVal
 
 
 def scores_between(table: NGramPrior, mask_id: int, block_size: int | None = None) -> Scores:
-    """Return the NLL of the masked tokens given their visible neighbours, as for any-order and block models."""
+    """Return a function from masked tokens to their NLL given visible neighbours, for any-order and block models."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         left, right = neighbours_of(z, 1, mask_id).unbind(2)
@@ -100,7 +100,7 @@ def scores_between(table: NGramPrior, mask_id: int, block_size: int | None = Non
 
 
 def scores_after(table: NGramPrior, mask_id: int) -> Scores:
-    """Return the NLL of the masked tokens given the two tokens to their left, as for left-to-right models."""
+    """Return a function from masked tokens to their NLL given two tokens to the left, for left-to-right models."""
 
     def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
         last, _, before, _ = neighbours_of(x, 2, mask_id).unbind(2)

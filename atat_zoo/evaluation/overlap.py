@@ -19,14 +19,14 @@ from atat_zoo.evaluation import Progress
 Tokens = NDArray[np.int64]
 
 _BLOCK = 1 << 20  # number of training tokens that are compared at once
-_NONE = -1  # stands between two texts, and for padding in the training text
+_NONE = -1  # separates two texts, and replaces padding in the training text
 
 
 @attrs.frozen(kw_only=True)
 class Overlap:
-    """The copied n-grams and spans of some texts."""
+    """The n-grams of some texts that occur in the training text, and the longest span that does."""
 
-    copied: Mapping[int, Tokens]  # by n, for each text; a window that occurs twice in the texts is counted twice
+    copied: Mapping[int, Tokens]  # by n, the number of copied windows in each text, including repetitions
     windows: Mapping[int, Tokens]  # by n, the number of all windows of n tokens in each text
     span: tuple[int, ...]  # tokens of the longest copied span
 
@@ -94,11 +94,11 @@ class Copies:
 
 
 class _Windows:
-    """The windows of a sequence that may occur in the texts, each with a unique key.
+    """The windows of a token sequence, with a unique key for each window that occurs in the texts.
 
     A window of 2^j tokens gets a number for the pair of its halves' numbers (Karp, Miller & Rosenberg, STOC 1972); 0
-    stands for every window that does not occur in the texts. A window of n tokens is the pair of its first and last 2^j
-    ≤ n tokens.
+    stands for every window that does not occur in the texts. The key of a window of n tokens is the pair of numbers of
+    its first and last 2^j tokens, for the largest 2^j ≤ n.
 
     `known` contains the sorted keys of the texts' windows for each j. The texts add keys, and training blocks look up
     keys.
@@ -142,7 +142,7 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 def training_text(folder: Path) -> Iterator[Tokens]:
     """Yield the training tokens of a folder of shards, int64 [T], shard by shard, with consecutive sequences joined.
 
-    An unused id separates dialogues, and also documents if each of them has its own row.
+    An unused id separates dialogues, and also documents if each document has its own row.
     """
     data = shard_manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
@@ -168,7 +168,7 @@ def training_text(folder: Path) -> Iterator[Tokens]:
 def overlap(
     groups: Sequence[Sequence[Sequence[Tokens]]], folder: Path, *, sizes: Sequence[int], progress: Progress = None
 ) -> list[Overlap]:
-    """Return each group of texts' overlap with the training text in a folder of shards, which is read once.
+    """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 
     Each text is a list of pieces, int64 [L]; `sizes` lists the n of the n-grams.
     """

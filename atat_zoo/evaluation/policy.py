@@ -2,9 +2,9 @@
 
     −log p(x) ≤ E_{S~π} Σ_t Σ_{i∈S_t} −log p_θ(x_i | z_t)
 
-This holds if the choice of positions reads only z and its own random numbers, with equality if the choice is
-deterministic. The bound is valid for any number of tokens per step, so it evaluates parallel decoding without a judge
-model. There are n texts of L tokens, and K decoding orders per text.
+The sampler π chooses the positions S_t of each step t. The bound holds if this choice reads only z and its own random
+numbers, with equality if it is deterministic. The number of tokens per step may be any, so the bound evaluates parallel
+decoding without a judge model. There are n texts of L tokens, and K decoding orders per text.
 """
 
 import math
@@ -37,9 +37,7 @@ from atat_zoo.registry.spec import unstructure
 class PolicyNats:
     """The policy bound of n texts. With one order, `nats` are the sums of the contributions."""
 
-    nats: (
-        Tensor  # −log of the mean probability over the orders, float64 [n]; ∞ for a text that the sampler cannot write
-    )
+    nats: Tensor  # −log of the mean probability over the orders, float64 [n]; ∞ if the sampler cannot generate the text
     lower: Tensor  # the lower end of the bracket, float64 [n]; NaN unless the number of random orders is even
     effective: Tensor  # the effective number of orders, float64 [n]; NaN as for `lower`
     contribution: Tensor  # the NLL of each token, averaged over the orders, float64 [n, L]
@@ -58,8 +56,8 @@ def policy_nats(
     """Return the policy bound on −log p(maskable tokens | other tokens) under a sampler.
 
     Orders are averaged inside the logarithm, −log 1/K Σ_k exp(−nats_k), which is a bound in expectation for any K and
-    tighter for larger K (Burda et al., arXiv:1509.00519). A deterministic sampler has only one order. `tokens` is int64
-    [n, L], `maskable` is bool [n, L], and the sampler's `seeds` are int64 [n].
+    tighter for larger K (Burda et al., arXiv:1509.00519); K is 1 for a deterministic sampler. `tokens` is int64 [n, L],
+    `maskable` is bool [n, L], and `seeds` are int64 [n]. Raises `UserError` for a sampler without a policy bound.
     """
     orders = 1 if sampler.deterministic else orders
     z = torch.where(maskable, denoiser.mask_id, tokens)
@@ -89,9 +87,9 @@ def measure_policy(
     batch_size: int = 64,
     progress: Progress = None,
 ) -> PolicyNats:
-    """Return the policy bound under a text generator, with its guidance and precision, computed batch by batch.
+    """Return the policy bound of a sampler with the guidance and precision of a text generator; see `policy_nats`.
 
-    The orders of text n are a function of (seed, n), so the results of two samplers or two models are paired.
+    The orders of text i are a function of (seed, i), so the results of two samplers or two models are paired.
     """
     seeds = sequence_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []
@@ -111,7 +109,7 @@ def measure_policy(
 
 @attrs.frozen(kw_only=True)
 class BracketValue:
-    """The lower limit of the NLL below a policy bound. Errors are standard errors over sequences."""
+    """The lower limit of the NLL whose upper limit is a policy bound. Errors are standard errors over sequences."""
 
     nats_per_token: float  # of the lower limit
 
@@ -135,10 +133,10 @@ class PolicyValue(RunResult):
     step: int  # optimizer steps of the weights
     ema: bool  # whether the weights are EMA weights
     sequences: int  # number of sequences
-    orders: int  # K, averaged inside the logarithm
+    orders: int  # K, the number of orders averaged inside the logarithm
     seed: int  # of the orders
     tokens: int  # number of maskable tokens, including special tokens
-    nats_per_token: float  # Σ bound / Σ n; infinite if the sampler cannot write one of the texts
+    nats_per_token: float  # Σ bound / Σ tokens; infinite if the sampler cannot generate one of the texts
     nats_per_token_stderr: float  # of nats_per_token
     nats_per_token_of_one_order: float  # nats per token with K = 1, averaged over the orders
     value: float  # the exponential of nats_per_token
@@ -147,7 +145,7 @@ class PolicyValue(RunResult):
     bits_per_byte_stderr: float  # of bits_per_byte
     nfe: float  # network evaluations per text, on average
     max_nfe: int  # the maximum NFE that the sampler's settings allow
-    bracket: BracketValue | None  # for an even number of random orders, unless its error exceeds its width
+    bracket: BracketValue | None  # for an even number of random orders; None if too uncertain (see `bracket_value`)
 
     @property
     @override
@@ -189,9 +187,9 @@ def policy_value(
 
 
 def bracket_value(measured: Bracket, n: Tensor) -> BracketValue | None:
-    """Return the lower limit over sequences of n tokens, [n], or None if it was not measured or is too uncertain.
+    """Return the lower limit over sequences, whose tokens `n` counts, or None if it is unknown or too uncertain.
 
-    The limit is too uncertain if its standard error exceeds the bracket's width, or if it is below zero nats.
+    It is too uncertain if the standard error of the bracket's width exceeds this width, or if it is below zero nats.
     """
     (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.upper - measured.lower, n)
     if not (lower >= 0 and width_error <= width < math.inf):  # NaN where there is no bracket, or one text only

@@ -88,7 +88,7 @@ def numbers_of(
     documents: Tensor | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the measured fields of a `MeasuredRun`; `data` is the folder of shards, and `options` go to `measure`."""
+    """Return the fields of a `MeasuredRun`; `data` is the folder of shards, and `options` are those of `measure`."""
     form = model.experiment.data.format
     counted = counted_of(form, model.tokenizer, tokens, maskable)
     of_rows: Any = {"form": form, "counted": counted, "documents": documents}
@@ -127,7 +127,7 @@ def measure_runs(
     progress: Progress = None,
     **other: Any,
 ) -> list[ComparedRun]:
-    """Return the measurements of all runs on the same held-out sequences and masks, with one model in memory at a time.
+    """Return the measurements of runs on the same held-out sequences and masks, or raise `UserError` if texts differ.
 
     `baseline` is the index of the run whose held-out text the other runs must share, and `step` selects the checkpoint
     of every run (default: the final model). Pass the arguments of `text_of` as `other` to measure on a different text.
@@ -162,7 +162,7 @@ def measure_runs(
                 **found,
             )
         )
-        del model  # before the next is loaded
+        del model  # so that only one model is in memory at a time
     return compared
 
 
@@ -204,7 +204,7 @@ def sizes(module: nn.Module, vocabulary_size: int) -> tuple[int, int]:
 
 @attrs.frozen(kw_only=True)
 class Difference:
-    """A bound of a run minus the baseline's, in nats per token."""
+    """A bound of a run minus the baseline's main bound, in nats per token."""
 
     paired: Interval  # with the interval for paired sequences and masks
     unpaired: Interval  # with the interval for independent sequences, for reference
@@ -241,7 +241,7 @@ class Comparison:
         return title(name, found.pop() if len(found) == 1 else "")
 
     def reached(self, run: ComparedRun) -> tuple[int | None, float | None]:
-        """Return the step and the seconds after which a run reached the perplexity, or None if unknown."""
+        """Return the step and the seconds after which a run reached the perplexity `reach`; None where unknown."""
         step = None if self.reach is None else run.history.reached(self.reach)
         return step, None if step is None else run.history.seconds_at(step)
 
@@ -286,7 +286,7 @@ def compare(
     corpus_name: str = "",
     all_of_corpus: bool = False,
 ) -> Comparison:
-    """Return the comparison of measured runs with a baseline.
+    """Compare measured runs with a baseline, or raise `UserError` if a run lacks the baseline's main bound.
 
     `baseline` is the index of the baseline, and `reach` is a perplexity (default: the highest final perplexity). `seed`
     is the seed of the masks; the seed of the bootstrap is fixed. The arguments for a different text are those of

@@ -1,4 +1,4 @@
-"""Cost and quality of generated texts, from one run compared with held-out text or from several samplers of one model.
+"""Cost and quality of generated texts: one run compared with held-out text, or several samplers of one model.
 
 The NLL of held-out text under a sampler (the policy bound, docs/explanation/mathematics.md) does not need a judge
 model. Generative perplexity is lower for repetitive text and at a lower temperature, so it is reported with unigram
@@ -119,7 +119,7 @@ class SamplerResult(SamplerBound, Judged):
 
 @attrs.frozen(kw_only=True)
 class Bench(RunResult):
-    """A comparison of samplers with the first sampler."""
+    """A comparison of several samplers with the first of them."""
 
     judge: str | None  # the judge's title, or None without a judge
     step: int  # optimizer steps of the weights
@@ -130,10 +130,10 @@ class Bench(RunResult):
     device: str  # name of the device
     measured: tuple[SamplerResult, ...]  # one for each sampler
     sequences: int = 0  # held-out sequences for the policy bounds; 0 without policy bounds
-    orders: int = 1  # orders averaged inside the policy bounds of samplers with a random order
+    orders: int = 1  # decoding orders averaged inside the logarithm, for samplers with a random order
 
     def as_good(self, result: SamplerResult) -> bool | None:
-        """Whether generative perplexity is at most 2 % above the first sampler's and entropy within 2 %, or None."""
+        """Whether generative perplexity is at most 2 % above the first's and entropy within 2 %; None if not judged."""
         first = self.measured[0]
         if result.nats_per_token is None or first.nats_per_token is None:
             return None
@@ -142,7 +142,7 @@ class Bench(RunResult):
 
     @property
     def prices(self) -> bool:
-        """Whether policy bounds were computed."""
+        """Whether policy bounds were requested."""
         return any(m.policy or m.unpriced for m in self.measured)
 
     def share(self, result: SamplerResult) -> float:
@@ -182,13 +182,13 @@ def bench(
     orders: int = 1,
     progress: StageProgress = None,
 ) -> Bench:
-    """Generate texts with `model`, which is `Model.from_run(run)`, using several samplers, and return their scores.
+    """Generate texts with several samplers of `model`, which is `Model.from_run(run)`; save and return their scores.
 
     `samplers` lists the name, requested steps and component of each sampler. All samplers generate `number` texts of
     `length` tokens (default: the training length) with the same seed. They do so `repeat` times in rounds, so that a
     temporary load does not slow down only one of them, and the shortest time is reported. `sequences` is the maximum
-    number of held-out sequences for the policy bounds (0: no policy bounds), and `orders` is the K averaged inside the
-    bounds.
+    number of held-out sequences for the policy bounds (0: no policy bounds), and `orders` is the number of decoding
+    orders averaged inside their logarithm.
     """
     report = progress or (lambda stage, done, total: None)
     if not samplers:
@@ -264,7 +264,7 @@ def policy_bounds(
     bounds: list[SamplerBound] = []
     first: PolicyNats | None = None
     for i, sampler in enumerate(samplers):
-        report("along held-out text", i, len(samplers))
+        report("policy bounds", i, len(samplers))
         try:
             measured = measure_policy(text_generator, sampler, *x, seed=seed, orders=orders, batch_size=batch_size)
         except UserError as error:  # the sampler is not covered, or its guidance does not suit this text
@@ -283,8 +283,8 @@ class Scores(Judged):
     """The scores of n texts."""
 
     texts: int  # n
-    tokens: int  # in the vocabulary of the model that wrote the texts, without BOS and EOS
-    judged_tokens: int  # in the judge's vocabulary
+    tokens: int  # of the model's tokenizer, without BOS and EOS
+    judged_tokens: int  # of the judge's tokenizer
     nats_per_token: float  # Σ −log p / Σ tokens, with the judge's p and tokens
     nats_per_token_stderr: float  # over texts
     unigram_entropy: float  # of the token frequencies within a text, in nats, averaged over the texts
@@ -305,7 +305,7 @@ class Scores(Judged):
 
 
 def scored_by(judge: Any, sizes: Sequence[int], mauve: bool) -> tuple[Metric, ...]:
-    """Return the metrics of `Scores` for a judge component."""
+    """Return the metrics from which `score` computes `Scores`, for a judge component."""
     copied = (CopiedMetric(n=n) for n in sizes)
     of_judge = GenerativeMetric(judge=judge), *([MauveMetric(judge=judge)] if mauve else [])
     return (*of_judge, *VARIETY, *copied, LongestCopyMetric())
@@ -322,7 +322,7 @@ def score(
 ) -> Scores:
     """Return the scores of texts according to the metrics of `scored_by` and further metrics.
 
-    `written` is the generation of the texts, if a model of atat_zoo generated them.
+    `written` is the generation of the texts, if any. Raises `UserError` if the judge counts no tokens.
     """
     found = values_of([*metrics, *further], texts, judges)
     (of_judge, *_), copies = metrics, texts.overlap
@@ -352,7 +352,7 @@ def score(
 
 @attrs.frozen(kw_only=True)
 class JudgedRun(RunResult):
-    """The scores of a run's texts under a judge model."""
+    """The scores of a run's generated texts and of held-out texts, with a judge model."""
 
     judge: str  # the judge's title
     judge_table: dict[str, Any]  # the judge's parameters
@@ -398,7 +398,7 @@ def judge_run(
     sizes: Sequence[int] = SIZES,
     progress: StageProgress = None,
 ) -> JudgedRun:
-    """Generate texts, score them and held-out texts with a judge model, and save the result in the run folder.
+    """Generate texts, score them and held-out texts with a judge model, and save and return the result.
 
     Most arguments are those of `bench`. `judge_spec` is the judge component, `spec` contains the split and further
     metrics, and `sizes` lists the n of the n-grams to look up in the training text. MAUVE uses the judge's features.
@@ -416,9 +416,9 @@ def judge_run(
         problem = f"the {spec.split} text has only {len(reference)} sequences"
         remedy = f"lower --num-samples to {len(reference)} or choose another --split"
         raise UserError(f"{problem}, and MAUVE needs as many held-out texts as generated texts; {remedy}")
-    report("writing", 0, number)
+    report("generating", 0, number)
     generation = model.sample(number, sampler=sampler, length=length, seed=seed, windows=True)
-    report("writing", number, number)
+    report("generating", number, number)
     tokenizer, judges = model.tokenizer, Judges(known=[(judge_spec, judge)])
     cut = [pieces_of(tokenizer, generation.sample.tokens), pieces_of(tokenizer, data)]
     copied = overlap(
@@ -432,7 +432,7 @@ def judge_run(
     texts = ScoredTexts(texts=generation.texts, pieces=cut[0], references=compared, overlap=copied[0])
     of_model = score(texts, metrics, judges, tokenizer=tokenizer, further=further, written=generation)
     report("judging", 1, 2)
-    # Held-out text is not compared with itself if there is not enough for two disjoint sets.
+    # MAUVE of held-out text is left out if there is not enough for two disjoint sets.
     apart = reference is not data and len(data) == number
     theirs, beside = (
         [metric for metric in some if apart or not isinstance(metric, MauveMetric)] for some in (metrics, further)
@@ -460,7 +460,7 @@ def judge_run(
 def _held_out(
     model: Model, run: str | Path, spec: EvaluationSpec, number: int, length: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the tokens of texts to score and of MAUVE's references, which are different sequences if enough exist."""
+    """Return the tokens of the texts to score and of MAUVE's references: different sequences if there are enough."""
     text = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = text.tokens[:, :length], text.maskable[:, :length].clone()
     if is_framed(model.experiment.data.special_tokens) and length < model.context.length:

@@ -59,7 +59,7 @@ class Judges:
 
 
 class Remembering:
-    """A judge model that caches the features of the references."""
+    """A judge model that caches the features of the last two sets of texts, among them the references."""
 
     def __init__(self, judge: JudgeModel) -> None:
         self.title, self.nats = judge.title, judge.nats
@@ -76,7 +76,7 @@ def values_of(
     judge_of: Callable[[Any], JudgeModel] | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, MetricValue]:
-    """Return a dict from title to the metric's value on texts, over all processes of a process group."""
+    """Return each metric's value on texts by title, over the process group, all of whose processes must call this."""
     # Importing torchmetrics takes seconds.
     from atat_zoo.evaluation.metric_states import Metrics
 
@@ -105,7 +105,7 @@ def measure_texts(
     """Generate texts with the run's sampler, and return the values of those metrics in `spec` that read texts.
 
     The number of texts is `spec.texts`, but at most the number n of references, which are the held-out sequences
-    `tokens`, int64 [n, L], and `maskable`, bool [n, L]. Text n is a function of (seed, n); in a process group of
+    `tokens`, int64 [n, L], and `maskable`, bool [n, L]. Text i is a function of (seed, i); in a process group of
     `ranks`, each process generates its share.
     """
     metrics = reading(spec.metrics, "texts")

@@ -21,13 +21,13 @@ LEGEND = (
     "how much a different seed would change the result."
 )
 FROM_MARGINS = (
-    "The study was evaluated before NLLs per sequence were recorded, so each CI is computed from the difference for "
-    "each seed and from the bootstrap over sequences of their mean."
+    "The study was evaluated before NLLs per sequence were recorded, so each CI combines the recorded difference for "
+    "each seed with the recorded bootstrap interval, over sequences, of the mean difference."
 )
 
 
 def difference(each: Sequence[Interval], sequences: Interval) -> Table:
-    """Return a table of a difference: per seed, and for the mean with intervals over sequences and over both."""
+    """Return the table of a difference: per seed, and its mean with intervals over sequences and over both."""
     both = of_seeds_and_sequences([one.value for one in each], sequences)
     found = {"both": both and both.to_table(), "not_worse": both and percent(both.high) <= NOT_WORSE}
     return {"each": [one.to_table() for one in each], "sequences": sequences.to_table()} | found
@@ -36,7 +36,7 @@ def difference(each: Sequence[Interval], sequences: Interval) -> Table:
 def shown(table: Table) -> Table:
     """Return the interval that tables show: over seeds and sequences.
 
-    It is over sequences only if there is one seed, or if all seeds have the same value.
+    The interval is over sequences only if there is one seed, or if all seeds have the same value.
     """
     return table["both"] or table["sequences"]
 
@@ -45,7 +45,7 @@ def mark(table: Table) -> str:
     """Return the remark that follows an interval over sequences only."""
     if table["both"] or not table["each"]:
         return ""
-    return " (one seed)" if len(table["each"]) == 1 else " (all seeds the same)"
+    return " (one seed)" if len(table["each"]) == 1 else " (all seeds equal)"
 
 
 def over_sequences(values: Sequence[float], errors: Sequence[float]) -> Interval:
@@ -75,7 +75,7 @@ def of_bound(arm: Table) -> Table:
 
 
 def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
-    """Return the grids with the bounds of their points, taken from the tables of arms and comparisons."""
+    """Return the grids with their points' bounds and differences, from a part's tables of arms and comparisons."""
     compared = {(each["arm"], each["against"]): each for each in part["comparisons"]}
 
     def difference_of(arm: str, other: str) -> Table | None:

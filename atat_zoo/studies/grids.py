@@ -1,4 +1,4 @@
-"""The grids of a study: validated arms for the points on axes around an arm. Imports no torch."""
+"""The grids of a study, whose points become arms `like` the grid's arm. Imports no torch."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -33,14 +33,14 @@ def _dotted(axes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def conflicts(study: Study, grids: Mapping[str, GridSpec]) -> Iterator[str]:
-    """Yield errors for unknown arms, arms whose number of steps is measured, and keys that a grid sets twice."""
+    """Yield errors for unknown arms, arms with `match_seconds`, and axes that `seeds` or the sweep also sets."""
     known = list(study.arms)
     for where, grid in grids.items():
         for key, names in (("arm", (grid.arm,)), ("against", grid.against)):
             for name in (name for name in names if name not in known):
                 yield f"{where}.{key}: no arm is named {name!r}{nearest(name, known)} (arms: {', '.join(known)})"
         if grid.arm in study.matched:
-            yield f"{where}.arm: the steps of {grid.arm!r} are measured; choose an arm with fixed steps"
+            yield f"{where}.arm: {grid.arm!r} sets match_seconds; choose an arm with a fixed number of steps"
         for axis in grid.axes:
             if axis == "seed":
                 yield f"{where}.axes.seed: the key seeds sets the seed; leave this axis out"
@@ -62,7 +62,7 @@ def with_grids(study: Study, specs: Mapping[str, GridSpec]) -> tuple[Study, list
     for where, spec in specs.items():
         try:
             own = study.run(spec.arm, 0).experiment
-        except UserError:  # of which all arms are checked
+        except UserError:  # `study_file` reports the errors of all arms
             continue
         for keys in [tuple(spec.axes)] if spec.product else [(key,) for key in spec.axes]:
             try:
@@ -118,7 +118,7 @@ def _trained_beside(study: Study, spec: GridSpec) -> Iterator[tuple[str, Experim
         # Skip arms with measured steps, and arms whose point a sweep chooses separately.
         follows = arm in study.matched or (study.sweep and study.chain(arm)[0] != root)
         if arm != spec.arm and not follows and seeds & {*study.seeds[arm]}:
-            with suppress(UserError):  # of which all arms are checked
+            with suppress(UserError):  # `study_file` reports the errors of all arms
                 yield arm, study.run(arm, 0).experiment
 
 

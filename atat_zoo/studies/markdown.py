@@ -26,25 +26,25 @@ from atat_zoo.studies.grids import in_word
 Report = dict[str, Any]
 
 N_GRAM = (
-    f"{PERPLEXITY} of the n-gram model, which counts adjacent tokens in the training text, with the same masks; in "
-    "brackets, the arm's difference from it."
+    f"{PERPLEXITY} of an n-gram model, which counts adjacent tokens in the training text, under the arm's masks; in "
+    "brackets, the arm's difference from this value."
 )
 DIFFERENCE = "difference, 95 % CI"
 
 
 def page(report: Report) -> str:
-    """Return the page."""
+    """Return the Markdown page of a study's report."""
     return "\n".join(_lines(report)) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"# Study {report['study']}\n"
-    yield f"Written by `atat study {report['file']}`; every number is in the JSON file of the same name.\n"
+    yield f"Written by `atat study {report['file']}`. The JSON file of the same name contains every number.\n"
     yield f"- {report['halves']}; these tables use the **{report['half']}** half."
     yield f"- {_method(report)}"
     yield from (f"- *{PERPLEXITY} ({each})*: {FACTORISATIONS[each]}." for each in factorisations(report))
     yield f"- *n-gram model*: {N_GRAM}"
-    yield f"- *difference*: the mean over seeds, paired by sequence and mask. {LEGEND}"
+    yield f"- *difference*: the mean difference over seeds, paired by sequence and mask. {LEGEND}"
     yield f"- *not worse*: {not_worse(report)}"
     if not report.get("nats"):
         yield f"- {FROM_MARGINS}"
@@ -63,25 +63,25 @@ def _lines(report: Report) -> Iterator[str]:
     if report["failed"]:
         yield from ("", "## Failed", "", *(f"- `{run}`: {why}" for run, why in report["failed"].items()))
     if report["left_out"]:
-        why = "a run that its settings depend on is not finished"
+        why = "the settings of this arm depend on a run that is not finished"
         yield from ("", "## Left out", "", *(f"- `{arm}`: {why}" for arm in report["left_out"]))
 
 
 def not_worse(report: Report) -> str:
-    """Return the explanation of *not worse* and of the costs."""
+    """Return the explanations of the column *not worse* and of the costs."""
     costs = (
         "Costs are medians over seeds. Seconds include only optimizer steps, and are left out for training runs that "
         "shared the machine."
     )
     most = f"+{report['not_worse_percent']:g} %"
-    return f"the upper end of the CI is at most {most}; otherwise, this is not shown. {costs}"
+    return f"`yes` if the upper end of the CI is at most {most}, and otherwise `not shown`. {costs}"
 
 
 def _method(part: Report) -> str:
     methods = " and ".join(dict.fromkeys(arm["method"] for arm in part["arms"].values()))
     return (
         f"{part['sequences']:,} held-out sequences, {part['tokens']:,} tokens, "
-        f"{number(part['draws'], 'mask')} each by {methods or NONE}, mask seed {part['seed']}."
+        f"{number(part['draws'], 'mask')} per sequence, evaluated with {methods or NONE}, mask seed {part['seed']}."
     )
 
 
@@ -171,8 +171,8 @@ def _multipliers(multipliers: Sequence[Report]) -> Table:
         interval = f"{over['value']:.2f} [{over['low']:.2f}, {over['high']:.2f}]" if over else NONE
         rows.append([arm["arm"], ", ".join(values), interval])
     curve = ", ".join(multipliers[0]["curve"])
-    said = [f"How many times as many training steps the baseline needs to be as good, interpolated between {curve}:"]
-    return Table(title="Step multipliers", said=said, columns=["arm", "factor by seed", "mean, 95 % CI"], rows=rows)
+    said = [f"The baseline's training steps for an equal bound, divided by the arm's (interpolated between {curve}):"]
+    return Table(title="Step multipliers", said=said, columns=["arm", "ratio by seed", "mean, 95 % CI"], rows=rows)
 
 
 def _arm(arm: Report) -> list[str]:
@@ -221,7 +221,7 @@ def further_tables(report: Report) -> Iterator[Table]:
 
 
 def grid_table(grid: Report) -> Table:
-    """Return the table of a bound along the axes of a grid."""
+    """Return the table of a grid: the bound of each point, and its difference from the grid's arm."""
     rows = []
     for point in grid["points"]:
         ends = ", ".join(cell(point[key], ".2f") for key in ("low", "high"))
@@ -229,7 +229,7 @@ def grid_table(grid: Report) -> Table:
         rows.append([*labels(point["values"]), factorisation(point["bound"]), *value, point_difference(point)])
     return Table(
         title=f"Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}",
-        said=["Geometric mean over seeds, and the difference, paired by sequence and mask."],
+        said=[f"Geometric mean of the {PERPLEXITY} over seeds, and its difference, paired by sequence and mask."],
         columns=[*grid["keys"], "factorisation", f"{PERPLEXITY}, 95 % CI", "seeds", f"difference from {grid['arm']}"],
         rows=rows,
     )
@@ -251,9 +251,7 @@ def _samplers(arm: Report) -> Table:
     seeds = ", ".join(map(str, arm["seeds"]))
     machine = "{cores} cores of {processor}, {of_threads}, {device}".format_map
     on = " and ".join(machine({**each, "of_threads": number(each["threads"], "thread")}) for each in arm["on"])
-    said = (
-        f"Seeds {seeds}; {arm['sequences']:,} sequences from the half; differences from the first row; timed on {on}."
-    )
+    said = f"Seeds {seeds}; {arm['sequences']:,} sequences of this half; differences from the first row; timed on {on}."
     rows = []
     for row, of in zip(arm["samplers"], told_apart([row["sampler"] for row in arm["samplers"]]), strict=True):
         compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 3
@@ -298,12 +296,12 @@ def _by(row: Report) -> str:
 
 
 def _values(row: Report, digits: str) -> str:
-    """Return the value of each seed; for random orders, also the bracket's lower limit and the effective orders."""
+    """Return the value of each seed; for random orders, also the lower limit and the effective number of orders."""
     values = [cell(value, digits) for value in row["values"]]
     if row["quantity"] == POLICY_BOUND and "brackets" not in row:
-        return f"{', '.join(values)} (no bracket recorded)"
+        return f"{', '.join(values)} (no lower limit recorded)"
     for i, bracket in enumerate(row.get("brackets", ())):
-        above = "no bracket" if bracket["above"] is None else f"bracket from {bracket['above']:{digits}}"
+        above = "no lower limit" if bracket["above"] is None else f"lower limit {bracket['above']:{digits}}"
         values[i] += f" ({above}; {cell(bracket['effective_orders'], '.1f')} effective orders)"
     return ", ".join(values)
 
@@ -337,7 +335,7 @@ def _task_difference(against: Report, exponential: bool) -> str:
         return NONE
     found = Interval(**table)
     if not found.width:  # all items and seeds have equal scores, which says nothing about further ones
-        return f"{NONE} (all the same)"
+        return f"{NONE} (all equal)"
     return in_words(found, exponential=exponential) + mark(against)
 
 
@@ -349,4 +347,4 @@ def _sweep(sweep: Report) -> Table:
         nats = {point: cell(arm["nats_per_token"].get(point), ".4f") for point in points}
         nats[arm["chosen"]] = f"**{nats[arm['chosen']]}**"
         rows.append([name, *nats.values(), "yes" if arm["at_an_end"] else "no"])
-    return Table(title="Sweep", said=said, columns=["arm", *points, "best at an end"], rows=rows)
+    return Table(title="Sweep", said=said, columns=["arm", *points, "chosen point at an end"], rows=rows)

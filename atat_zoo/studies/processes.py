@@ -1,7 +1,7 @@
-"""Training runs as processes on this machine or as jobs on a cluster. Imports no torch before they start.
+"""Training runs as processes on this machine or as jobs on a cluster. Imports no torch before the runs start.
 
 The process that works on a run holds its claim, `claims/RUN` in the study's folder; training locks the run folder as
-usual. `trainings.jsonl` has a line for each process that ended, and `logs/RUN.txt` contains the last one's output.
+usual. `trainings.jsonl` has a line for each process that ended, and `logs/RUN.txt` the output of the last process.
 """
 
 import json
@@ -31,7 +31,7 @@ _BESIDE = 0.1  # share of a core that other processes may use in a run that is r
 
 
 def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start `atat` with these arguments in its own process group, so that this process forwards Ctrl-C once."""
+    """Start `atat` with these arguments in its own process group, so that it gets Ctrl-C only from this process."""
     with log.open("wb") as file:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "atat_zoo", *words],  # -P: import nothing from the working directory
@@ -58,7 +58,7 @@ def gpus() -> list[str]:
 
 
 def spent_by_others() -> float | None:
-    """Return the machine's CPU time in seconds, excluding ended child processes of this process; None if unknown."""
+    """Return the CPU time of the machine, except this process's ended children, in seconds; None if unknown."""
     try:
         # Not `parsing.read`, which reads as many bytes as the file has: files in /proc have a size of 0.
         ticks = [int(word) for word in Path("/proc/stat").read_bytes().split(b"\n", 1)[0].split()[1:9]]
@@ -78,7 +78,7 @@ def _refuse(owner: str) -> None:
 
 @contextmanager
 def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
-    """Claim a run for this process; wait for the claim, or raise `InUse`."""
+    """Claim a run for this process; if another process has claimed it, wait if `wait`, or else raise `InUse`."""
     path = run.path.parent / "claims" / run.name
     with ExitStack() as stack:
         try:
@@ -91,7 +91,7 @@ def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
 
 
 class Stopped(Exception):
-    """The exception for a signal of this number that stopped the study; training has saved every run."""
+    """The exception that is raised after the signal `number` stopped the study and every training run was saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -118,7 +118,7 @@ def _hand_on(number: int, trainings: Sequence[_Training]) -> None:
 
 @attrs.define
 class LocalExecutor:
-    """An executor that trains a study's runs here, each on one GPU; runs share GPUs if there are fewer than `jobs`."""
+    """An executor that trains up to `jobs` runs at a time here, each on one GPU; runs share GPUs if there are fewer."""
 
     folder: Path
     jobs: int
@@ -126,7 +126,7 @@ class LocalExecutor:
     gpus: list[str] = attrs.field(factory=gpus)
 
     def train(self, runs: Sequence[StudyRun]) -> dict[str, str]:
-        """Train each unfinished run once; return the errors of failed runs by name, or raise `Stopped`.
+        """Train each unfinished run once; return the errors of failed runs by name, or raise `Stopped` after a signal.
 
         If another study is training a run, wait for it, and resume the run here if that study stops.
         """
@@ -220,7 +220,7 @@ def _problem(code: int, log: Path) -> str:
 
 
 def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
-    """Return the jobs and threads of each training run, and whether the machine was shared, from trainings.jsonl."""
+    """Return the jobs and threads of each training run, and whether it had the machine alone (trainings.jsonl)."""
     settings: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
         for text in parsing.read(folder / "trainings.jsonl").splitlines():
@@ -241,7 +241,7 @@ def elements(study: Study) -> list[StudyRun]:
     for key, there in (("[sweep]", study.sweep), ("match_seconds", study.matched)):
         if there:
             problem = (
-                f"{clip(study.file)}: {key} makes runs depend on the results of others, but a job array cannot wait"
+                f"{clip(study.file)}: {key} makes runs depend on the results of others, which a job array cannot do"
             )
             raise UserError(f"{problem}; leave {key} out, or run the study on one machine with --jobs")
     return in_order({arm: study.arm_runs(arm, {}) for arm in study.arms})
@@ -273,11 +273,11 @@ def write_script(study: Study, measure: Sequence[str], jobs: int | None) -> Path
 
 
 def submit(script: Path) -> str | None:
-    """Run the script and return the output of `sbatch`, or None if `sbatch` is not installed."""
+    """Run the script and return its output, or None without `sbatch`; raise `UserError` if the script fails."""
     if shutil.which("sbatch") is None:
         return None
     done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
     if done.returncode:
         problem = f"sbatch rejected {script}: {clip(done.stderr.strip())}"
-        raise UserError(f"{problem}; submit it with the options of your cluster: sbatch OPTIONS {script}")
+        raise UserError(f"{problem}; run it with the options of your cluster: bash {script} OPTIONS")
     return done.stdout.strip()

@@ -1,6 +1,6 @@
 """Evaluation of trained runs, once each, on a half of the validation split or on the test split.
 
-The index of a sequence in its split decides its half, for every study. The nats of each sequence are saved in the run's
+The index of a sequence in its split decides its half, in every study. The nats of each sequence are saved in the run's
 evaluations/, with the SHA-256 of the weights and of the tokens.
 """
 
@@ -47,7 +47,7 @@ PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
 
 
 def rows_of(part: str, total: int, limit: int) -> Tensor:
-    """Return at most `limit` of a part's `total` sequence indices, sorted int64 and evenly spaced; 0 means all."""
+    """Return at most `limit` (0: all) indices of a part's sequences, evenly spaced, in a split of `total` sequences."""
     first, distance = PARTS[part]
     there = np.arange(first, total, distance)
     return torch.from_numpy(there[evenly(len(there), limit)])
@@ -70,10 +70,10 @@ class Measured(MeasuredRun):
 
 @attrs.frozen(kw_only=True, eq=False)
 class Written:
-    """The results of evaluating one of a run's samplers."""
+    """The policy bounds and the time of a sampler on one run."""
 
     run: StudyRun
-    sampler: dict[str, Any]  # the specification
+    sampler: dict[str, Any]  # the sampler's parameters
     quantity: str  # `policy bound` or `policy likelihood`
     nats: Tensor  # of each sequence, float64 [n]; infinite if the sampler cannot generate it
     count: Tensor  # tokens of each sequence, int64 [n]
@@ -86,7 +86,7 @@ class Written:
 def measure_all(
     study: Study, runs: Sequence[StudyRun], part: str, *, device: str = "cpu", say: Callable[[str], None] = print
 ) -> list[Measured]:
-    """Return the measurements of finished runs on a part of the held-out text; saved ones are reused."""
+    """Return the measurements of finished runs on a part; reuse saved ones, and wait for those of other processes."""
     measured: dict[str, Measured] = {}
     for wait in (False, True):  # first the runs that no other study is measuring
         for run in [run for run in runs if run.name not in measured]:
@@ -225,10 +225,10 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
 
 @attrs.frozen(kw_only=True, eq=False)
 class Priced:
-    """The NLL of free tokens given the other tokens, −log p(free | given) in nats, or a bound on it."""
+    """The NLL of the free tokens, which are predicted, given the others: −log p(free | given) in nats, or a bound."""
 
     run: StudyRun
-    by: dict[str, Any] | None  # the sampler's specification; None: the bound of the objective
+    by: dict[str, Any] | None  # the sampler's parameters; None: the bound of the objective
     quantity: str  # `bound`, `policy bound` or `policy likelihood`
     nats: dict[str, Tensor]  # by name of the free part, of each sequence, float64 [n]
     count: dict[str, Tensor]  # of free tokens, int64 [n]
@@ -236,7 +236,7 @@ class Priced:
 
 
 def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
-    """Return a dict from name to the mask of free positions, bool [L]: all, the second half, and gaps in the middle."""
+    """Return masks of the predicted positions by name, bool [L]: all, the second half, and gaps in the middle."""
     position = torch.arange(length)
     ends = {"the whole": (0, length), "the second half": (length // 2, length)}
     ends |= {f"a gap of {n}": ((length - n) // 2, (length - n) // 2 + n) for n in gaps}
@@ -244,7 +244,7 @@ def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
 
 
 def samplers_of(study: Study, run: StudyRun) -> list[Sampler | None]:
-    """Return the samplers that evaluate a run (None for its bound); an exact model uses only its own sampler."""
+    """Return the samplers that evaluate a run (None for its bound); a model with an exact likelihood uses its own."""
     assert study.gaps is not None
     own: Sampler = run.experiment.parts["sampler"]
     if run.experiment.parts["objective"].exact:
@@ -326,5 +326,5 @@ def tensor_of(values: Sequence[float | None], infinite: float = inf) -> Tensor:
 
 
 def file_of(run: StudyRun, what: str, **settings: Any) -> File:
-    """Return the path at which a measurement of a run's weights is saved."""
+    """Return where `once` and `kept` find a measurement of a run's current weights."""
     return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

@@ -1,7 +1,7 @@
 """The execution of a study: the sweep, the arms, the arms with measured steps, and the comparison.
 
-The plan lists the remaining runs, and estimates their time from the times that the study's runs recorded on this
-machine.
+The plan lists all runs, and estimates the time of the remaining steps from the times that the study's runs recorded on
+this machine.
 """
 
 import json
@@ -40,10 +40,10 @@ class StudyRunner:
     failed: dict[str, str] = attrs.field(factory=dict)  # error by name of the run
     sweep: dict[str, dict[str, Any]] = attrs.field(factory=dict)  # chosen point of each arm
     runs: dict[str, list[StudyRun]] = attrs.field(factory=dict)  # of each arm whose settings are known
-    nats: list[dict[str, Any]] = attrs.field(factory=list)  # of each sequence, as `results.nats_of` yields them
+    nats: list[dict[str, Any]] = attrs.field(factory=list)  # of each sequence, as `study_results.nats_of` yields them
 
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
-        """Train every unfinished run; if a run fails, add it to `failed` and continue with the others."""
+        """Train every unfinished run; if one fails, add it to `failed` and continue; see also `LocalExecutor.train`."""
         study = self.study
         self.check(test_again=test_again)
         self.failed |= executor.train(study.sweep_runs())
@@ -68,7 +68,7 @@ class StudyRunner:
         self.failed |= {name: f"is not finished ({logs / name}.txt)" for name in unfinished}
 
     def check(self, *, test_again: bool) -> None:
-        """Raise `UserError` for errors in existing runs, before training."""
+        """Raise `UserError` for errors in existing runs, or if training would end in a second test evaluation."""
         study = self.study
         seen = StudyRunner(study)
         seen.look()
@@ -78,7 +78,7 @@ class StudyRunner:
             raise again_refused(record)  # training could only end in a second evaluation
 
     def look(self) -> None:
-        """Load the state of the study, without training or evaluation; raise `UserError` if tasks lack files."""
+        """Load the state without training; raise `UserError` if tasks lack files or runs are of other experiments."""
         study = self.study
         require(study.held_out.tasks, study.run(study.baseline, study.seeds[study.baseline][0]).experiment)
         for run in study.sweep_runs():
@@ -117,7 +117,7 @@ class StudyRunner:
                 run.check()
 
     def report(self, *, test_again: bool = False) -> dict[str, Any]:
-        """Evaluate the finished runs, and write study.json and study.nats.jsonl."""
+        """Evaluate the finished runs, write study.json and study.nats.jsonl, and return the report."""
         study, how, self.nats = self.study, ran_with(self.study.folder), []
         report: dict[str, Any] = {
             "study": study.name,
@@ -227,7 +227,7 @@ def read_record(record: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{record} cannot be read: {error}; copy it again, or choose a different folder") from None
+        raise UserError(f"{record} cannot be read: {error}; restore it, or choose a different folder") from None
 
 
 def again_refused(record: Path) -> UserError:
@@ -278,7 +278,7 @@ def plan(runner: StudyRunner) -> list[Planned]:
 
 
 def total(rows: list[Planned], jobs: int) -> float | None:
-    """Return the estimated time of all remaining steps in seconds, with `jobs` concurrent training runs."""
+    """Return the estimated seconds of all remaining steps, with `jobs` concurrent training runs; None if unknown."""
     seconds = [row.seconds for row in rows if row.seconds is not None]
     return sum(seconds) / jobs if len(seconds) == len(rows) else None
 

@@ -26,7 +26,7 @@ from atat_zoo.system.errors import Problem, UserError, clip, nearest
 
 
 def load(file: Path) -> Study:
-    """Load and validate a study and its experiments; `file` may be the name of a study that ships with atat_zoo."""
+    """Load a study, or raise `UserError` with all errors; `file` may be the name of a study that atat_zoo ships."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None
     for name, arm in arms.items():
         where = f"arms.{name}.budgets"
         if arm.budgets and arm.match_seconds is not None:
-            yield f"{where}: the steps of {name!r} are measured; leave the budgets out"
+            yield f"{where}: {name!r} sets match_seconds, which determines its steps; leave the budgets out"
         for steps, times in Counter(arm.budgets).items():
             if times > 1:
                 yield f"{where}: {steps} appears twice; list each number once"
@@ -101,7 +101,7 @@ def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None
                 yield f"arms.{name}-{steps}: {name!r} with {steps} steps already has this name; rename the arm"
             for other in arm.against or (baseline,):
                 if other in arms and steps not in arms[other].budgets:
-                    yield f"{where}: {name!r} is compared with {other!r}, which lacks {steps}; add {steps} there"
+                    yield f"{where}: {name!r} is compared with {other!r}, which lacks this budget; add {steps} there"
     for point, overrides in sweep.points.items() if sweep else ():
         if any(arm.budgets for arm in arms.values()) and any(text.startswith("train.steps=") for text in overrides):
             yield f"sweep.points.{point}: budgets already set train.steps; leave train.steps out"
@@ -163,7 +163,7 @@ def _names(study: Study) -> Iterator[str]:
                 yield f"{where}.match_seconds: set `like` to the arm whose time per step is measured"
         for key in ("like", "match_seconds"):
             if getattr(arm, key) in study.matched:
-                yield f"{where}.{key}: the steps of {getattr(arm, key)!r} are measured; choose an arm with fixed steps"
+                yield f"{where}.{key}: {getattr(arm, key)!r} sets match_seconds; choose an arm with fixed steps"
 
 
 def _seeds(study: Study) -> Iterator[str]:

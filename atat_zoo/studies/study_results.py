@@ -1,7 +1,7 @@
 """The results of a study: its arms and the differences between them, per seed and over seeds.
 
-`sequences` is the bootstrap interval over held-out sequences of the mean difference over seeds, and `both` the interval
-of `of_seeds_and_sequences`. Both are computed from nats per sequence, which `nats_of` yields.
+In the table of a difference, `sequences` is the bootstrap interval of the mean over seeds, over held-out sequences, and
+`both` is the interval over seeds and sequences. They are computed from the nats per sequence, which `nats_of` yields.
 """
 
 import json
@@ -45,7 +45,7 @@ def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, A
 
 
 def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[StudyRun]]) -> int | None:
-    """Return how many steps fit in another arm's training time, from medians over seeds, or None without times."""
+    """Return how many steps an arm trains in the time of `match_seconds` (medians over seeds); None without times."""
 
     def times(name: str | None) -> list[tuple[float, int]]:
         pasts = [history(run.folder, run.experiment) for run in runs.get(name or "", ()) if run.finished]
@@ -183,7 +183,7 @@ def _of_logs(logs: Sequence[float], samples: Sequence[torch.Tensor]) -> dict[str
 
 
 def _log_multiplier(steps: Sequence[int], sums: torch.Tensor) -> torch.Tensor:
-    """Return ln m, [S], from sums over sequences, [S, 2 + B], of the arm's nats, the B budgets' nats, and tokens.
+    """Return ln m for S resamples from sums [S, 2 + B] of the arm's nats, the nats of B budgets, and the tokens.
 
     `steps` lists the number of steps of the arm, followed by those of the budgets in rising order. ln m is −∞ before
     the curve, ∞ after it, and NaN if unknown.
@@ -253,9 +253,9 @@ def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[d
 
 
 def gap_tables(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -> list[dict[str, Any]]:
-    """Return a table per gap that compares each NLL of each arm (one per sampler or bound) with each of the baseline.
+    """Return a table per gap that compares every arm's NLLs, one per sampler or bound, with each of the baseline's.
 
-    The argument holds the results for each arm and seed. Two results are compared on common sequences, seed by seed.
+    `priced` holds the results for each arm and seed. Two results are compared on common sequences, seed by seed.
     """
     theirs = [list(each) for each in zip(*priced.get(study.baseline, ()), strict=True)]
     rows = [(arm, list(each)) for arm, runs in priced.items() for each in zip(*runs, strict=True)]

@@ -45,19 +45,19 @@ class ArmSpec:
     overrides: tuple[str, ...] = param((), help="key=value overrides, applied after those of the study and of `like`")
     seeds: tuple[int, ...] = param((), help="seeds; default: the study's", ge=0)
     budgets: tuple[int, ...] = param((), help="additional step counts, each trained as an arm named NAME-STEPS", ge=1)
-    bound: str | None = param(None, help="bound to compare, such as sets; default: the objective's first bound")
+    bound: str | None = param(None, help="bound to compare, such as sets; default: that of `like`, or the first")
     against: tuple[str, ...] = param((), help="arms that this arm is compared with; default: the baseline")
     match_seconds: str | None = param(
-        None, help="arm whose training time this arm gets; the number of steps follows from the time per step of `like`"
+        None, help="arm whose training time this arm matches; the time per step of `like` determines its training steps"
     )
 
 
 @component
 class SweepSpec:
-    """A sweep over the same points for every arm with an `experiment`; the selection half decides on the point."""
+    """A sweep over the same points for every arm with an `experiment`; the point is chosen on the selection half."""
 
     seed: int = param(help="seed of the sweep; must differ from the study's seeds", ge=0)
-    points: dict[str, tuple[str, ...]] = param(help="overrides by name, from one end to the other")
+    points: dict[str, tuple[str, ...]] = param(help="overrides of each point, from one end of the range to the other")
 
     def __attrs_post_init__(self) -> None:
         if len(self.points) < 2:
@@ -98,9 +98,9 @@ class SamplersSpec:
     each: tuple[Sampler, ...] = components_param("sampler", help="samplers; the first is the reference for the others")
     arms: tuple[str, ...] = param(help="arms whose runs generate text")
     sequences: int = param(64, help="maximum number of sequences for the policy bounds", ge=2)
-    orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
+    orders: int = param(64, help="random decoding orders averaged inside the logarithm of a policy bound", ge=1)
     texts: int = param(64, help="number of texts generated to measure the time", ge=1)
-    repeat: int = param(3, help="repetitions, interleaved across samplers; the shortest time is reported", ge=1)
+    repeat: int = param(3, help="number of timings per sampler, interleaved; the shortest is reported", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if len(self.each) < 2:
@@ -112,13 +112,13 @@ class GapsSpec:
     """The NLL of a sequence, its second half, and gaps in its middle, given the rest, for the runs of some arms."""
 
     each: tuple[Sampler, ...] = components_param(
-        "sampler", help="samplers for which the policy bound of the gap is computed"
+        "sampler", help="samplers under which the policy bound of each part is computed"
     )
     of_baseline: tuple[Sampler, ...] = components_param("sampler", help="additional samplers for the baseline only")
-    arms: tuple[str, ...] = param(help="arms to evaluate; the baseline is always included")
+    arms: tuple[str, ...] = param(help="arms to evaluate, including the baseline")
     lengths: tuple[int, ...] = param((32, 16, 8), help="gap lengths in tokens", ge=1)
     sequences: int = param(256, help="maximum number of sequences", ge=2)
-    orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
+    orders: int = param(64, help="random decoding orders averaged inside the logarithm of a policy bound", ge=1)
     random_sequences: int = param(64, help="maximum number of sequences for samplers with a random order", ge=2)
 
 
@@ -128,7 +128,7 @@ class GridSpec:
 
     arm: str = param(help="arm whose experiment and overrides every point uses")
     axes: dict[str, tuple[Any, ...]] = param(help="values per key, such as masking.temperature = [0.3, 1.0, 3.0]")
-    product: bool = param(False, help="train all combinations; otherwise one axis at a time")
+    product: bool = param(False, help="train all combinations of values instead of one axis at a time")
     seeds: tuple[int, ...] = param((), help="seeds; default: the arm's", ge=0)
     against: tuple[str, ...] = param((), help="additional arms that the points are compared with")
 
@@ -171,7 +171,7 @@ class StudyRun:
 
     @property
     def folder(self) -> RunFolder:
-        """Its run folder."""
+        """The run folder."""
         return RunFolder(self.path)
 
     @property
@@ -214,7 +214,7 @@ class Study:
 
     @property
     def writing(self) -> dict[str, SamplersSpec | GapsSpec]:
-        """A dict from key to the table of samplers."""
+        """The tables [samplers] and [gaps] of the study by key, if present."""
         return {key: spec for key, spec in (("samplers", self.samplers), ("gaps", self.gaps)) if spec is not None}
 
     @property
@@ -271,7 +271,7 @@ class Study:
         return [self.run(arm, seed, points.get(self.chain(arm)[0]), steps) for seed in self.seeds[arm]]
 
     def spec(self, split: Literal["validation", "test"]) -> EvaluationSpec:
-        """Return the evaluation settings of a run."""
+        """Return the settings with which runs are evaluated on a split."""
         held = self.held_out
         return experiments.EvaluationSpec(
             split=split,

@@ -23,7 +23,7 @@ ByArm = dict[str, dict[int, list[TaskResult]]]  # arm, seed; a result for each t
 def measure(
     study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print
 ) -> list[TaskResult]:
-    """Return the result of each task for a finished run; saved results are reused."""
+    """Return the result of each task for a finished run; reuse saved ones, and wait for other processes."""
     said = set[str]()
 
     def progress(task: str, *_: int) -> None:

@@ -15,7 +15,7 @@ from atat_zoo.generation.model import Model
 from tests.cli.terminal import printed
 from tests.evaluation.making import make_run
 
-ONE = "no standard errors, because there is one sequence"
+ONE = "no standard errors, because there is only one sequence"
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,8 @@ def test_a_value_without_an_error_stands_alone(error, said):
 @pytest.mark.parametrize(
     ("errors", "count", "said"),
     [
-        ([math.nan], 1, "no standard errors, because there is one text"),
-        ([0.0], 1, "no standard errors, because there is one text"),
+        ([math.nan], 1, "no standard errors, because there is only one text"),
+        ([0.0], 1, "no standard errors, because there is only one text"),
         ([0.0, 0.0], 8, "± 0, because the texts do not differ"),
         ([0.0, 0.1], 2, "± one standard error over texts"),
         ([None, 0.1], 2, "± one standard error over texts"),

@@ -162,7 +162,7 @@ def test_every_task_counts_the_tokens_of_the_answers(chat, monkeypatch):
             how = {"seed": 0, "form": "chat", "counted": text.counted}
             (error,) = measure(model.module, text.tokens, text.maskable, spec, **how).metrics.values()
             assert scores["calibration error"].value == error.value
-            assert f"; {len(answers)} are BOS or EOS" in scores["text"]
+            assert f"; {len(answers)} tokens are BOS or EOS" in scores["text"]
         assert weights
         assert all(n == answers for n in weights.values())
     found = numbers_of(model, None, text.tokens, text.maskable, EvaluationSpec(mask_samples=1), seed=0)

@@ -71,7 +71,7 @@ def test_training_text_is_noted_by_its_content(atat, run, tmp_path):
     copy = Path(shutil.copy(run.parent / "texts" / "train.txt", tmp_path / "copy.txt"))
     changed = tmp_path / "changed.txt"
     changed.write_text(copy.read_text().replace("old", "new"))
-    note = "copy.txt is training text of {}, so its perplexity is lower than that of new text; pass text that the model"
+    note = "copy.txt contains training text of {}, so its perplexity is lower than that of new text; pass text that the"
     for path, noted in ((copy, True), (changed, False), (run.parent / "texts" / "validation.txt", False)):
         code, _, err = atat("eval", str(run), "--corpus", str(path), "--sequences", "1", "--mask-samples", "1")
         assert (code, note.format(run) in err, "note" in err) == (0, noted, noted), err

@@ -138,7 +138,7 @@ def test_a_run_writes_and_is_judged(text_generator, judge):
     assert found.data.nats_per_token == pytest.approx(float(nats.sum() / tokens.sum()), rel=1e-6)
     _, reference = sample_quality._held_out(model, text_generator, model.experiment.evaluation, 6, 16)
     assert torch.equal(torch.stack(reference), rows[1::2])
-    assert {what for what, _, _ in told} == {"writing", "reading the training text", "judging"}
+    assert {what for what, _, _ in told} == {"generating", "reading the training text", "judging"}
     (path,) = (text_generator / "evaluations").glob("judged-ancestral-6x16-seed0-step00000003-*.json")
     said = json.loads(path.read_text())
     assert said == json.loads(json.dumps(found.to_table()))
@@ -233,7 +233,7 @@ def test_policy_bounds_are_paired_with_the_first(text_generator, asked):
     pairs = [("one", 2, FIRST), ("two", None, SECOND), ("other", None, maskgit)]
     options = {"sequences": 5, "orders": 2, "seed": 3, "batch_size": 4}
     found = bench(model, text_generator, None, pairs, **options, progress=lambda *each: stages.append(each))
-    assert stages[-3:] == [("along held-out text", i, 3) for i in range(3)]
+    assert stages[-3:] == [("policy bounds", i, 3) for i in range(3)]
     text = text_of(model, text_generator, EvaluationSpec(sequences=5))
     bounds, n, of = model.text_generator("fp32"), text.counted.sum(1), (text.tokens, text.maskable)
     nats = [measure_policy(bounds, each, *of, seed=3, orders=2).nats for each in (FIRST, SECOND)]

@@ -89,7 +89,7 @@ def test_mauve_of_the_same_texts_is_1_and_falls_as_they_part(capfd):
 
 
 def test_what_mauve_needs_is_said_in_a_sentence(monkeypatch):
-    with pytest.raises(UserError, match="MAUVE needs at least 20 texts, and preferably 1000, not 19; generate more"):
+    with pytest.raises(UserError, match=r"at least 20 texts of each kind .*, preferably 1000, not 19; use more"):
         mauve.mauve_of(*clouds(0, 19))
     monkeypatch.setattr(mauve, "find_spec", lambda name: True)
     a, b = clouds(0, 20)
@@ -169,5 +169,5 @@ def test_mauve_of_too_few_texts_is_refused(monkeypatch, texts, sequences, every,
     evaluation = SimpleNamespace(texts=texts, sequences=sequences)
     train = SimpleNamespace(evaluate_every=every, evaluate_sequences=of_training)
     found = list(MauveMetric(judge=Known()).check(SimpleNamespace(evaluation=evaluation, train=train)))
-    wanted = [f"{said}: mauve needs at least 20, preferably 1000; raise it"] if said else []
+    wanted = [f"{said}: mauve needs at least 20 texts, preferably 1000; raise {said.split()[0]}"] if said else []
     assert found == wanted

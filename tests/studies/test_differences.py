@@ -30,7 +30,7 @@ def test_an_interval_over_sequences_only_says_why():
     for table, want, why in (
         ({"each": [1, 2], "both": both}, both, ""),
         ({"each": [1], "both": None}, sequences, " (one seed)"),
-        ({"each": [1, 1], "both": None}, sequences, " (all seeds the same)"),
+        ({"each": [1, 1], "both": None}, sequences, " (all seeds equal)"),
     ):
         assert shown(table | {"sequences": sequences}) is want
         assert mark(table) == why

@@ -88,7 +88,7 @@ def test_numbers_are_in_order_around_the_arms_own(read):
             "seeds: arms 'plain-train.steps=6-masking=uniform' and 'plain' have no common seed",
         ),
         ("product = true", "produkt = true", "grid[1].produkt: is not a parameter of"),
-        ('arm = "plain"', 'arm = "timed"', "grid[1].arm: the steps of 'timed' are measured; choose an arm"),
+        ('arm = "plain"', 'arm = "timed"', "grid[1].arm: 'timed' sets match_seconds; choose an arm"),
         ("[grid.axes]\n", "[grid.axes]\n", "sweep.points.b: train.steps is an axis of grid[1]; leave it out of one of"),
     ],
 )

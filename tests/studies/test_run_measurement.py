@@ -135,9 +135,9 @@ def test_a_bracket_that_says_nothing_is_not_shown():
     tables = [study_results.bracket_table(each, count) for each in (ends(40.0, 36.86), ends(40.0, -1.0, 1.04))]
     row = {"values": [54.6, 55.4], "quantity": "policy bound", "brackets": json.loads(json.dumps(tables))}
     said = markdown._values(row, ".1f")
-    assert said == "54.6 (bracket from 39.9; 2.2 effective orders), 55.4 (no bracket; 1.0 effective orders)"
+    assert said == "54.6 (lower limit 39.9; 2.2 effective orders), 55.4 (no lower limit; 1.0 effective orders)"
     del row["brackets"]
-    assert markdown._values(row, ".1f") == "54.6, 55.4 (no bracket recorded)"
+    assert markdown._values(row, ".1f") == "54.6, 55.4 (no lower limit recorded)"
     assert markdown._values(row | {"quantity": "policy likelihood"}, ".1f") == "54.6, 55.4"
 
 

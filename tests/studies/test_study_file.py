@@ -58,12 +58,12 @@ def test_a_budget_is_an_arm_of_its_own(read):
         (
             'like = "plain"',
             'like = "plain", budgets = [9]',
-            "arms.fast.budgets: 'fast' is compared with 'plain', which lacks 9",
+            "arms.fast.budgets: 'fast' is compared with 'plain', which lacks this budget; add 9",
         ),
         (
             'like = "plain"',
             'like = "plain", budgets = [8], match_seconds = "plain"',
-            "the steps of 'fast' are measured",
+            "'fast' sets match_seconds",
         ),
         ("high = []", 'high = ["train.steps=3"]', "sweep.points.high: budgets already set train.steps"),
     ):
@@ -95,8 +95,8 @@ def writing(each, arm="plain"):
         (('like = "plain"', ""), ["arms.fast: set either experiment or like, but not both"]),
         (('like = "plain"', 'like = "plain"\nagainst = ["fast"]'), ["an arm cannot be compared with itself"]),
         (('like = "plain"', 'like = "plain"\nagainst = ["z"]'), ["arms.fast.against: no arm is named 'z'"]),
-        (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["set `like` to", "arms.fast.like: the steps of"]),
-        (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["the steps of 'fast' are measured"]),
+        (('"tiny.toml"', '"tiny.toml"\nmatch_seconds = "fast"'), ["set `like` to", "arms.fast.like: '"]),
+        (('like = "plain"', 'like = "plain"\nmatch_seconds = "fast"'), ["'fast' sets match_seconds"]),
         (('"tiny.toml"', '"tny.toml"'), ["arms.plain: unknown experiment 'tny.toml'", "arms.fast: unknown experiment"]),
         (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
         (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the key seeds sets the seed"]),

@@ -80,13 +80,13 @@ def test_the_table_of_a_task_in_words():
     # Differences that are all the same have no spread, which an interval would be of.
     assert table.texts == [
         ["text", "perplexity", "base", "4", f"{mean[0]}, {mean[1]}", "—", "—"],
-        ["text", "perplexity", "arm", "4", f"{mean[2]}, {mean[3]}", "base", "— (all the same)"],
+        ["text", "perplexity", "arm", "4", f"{mean[2]}, {mean[3]}", "base", "— (all equal)"],
         ["text", "perplexity", "AR, published", "—", "25.75", "—", "—"],
     ]
     against = rows[1]["against"][0]
     for each, both, said in (
         ([0.1], None, "+10.52 % [+0.00, +22.14] (one seed)"),
-        ([0.1, 0.1], None, "+10.52 % [+0.00, +22.14] (all seeds the same)"),
+        ([0.1, 0.1], None, "+10.52 % [+0.00, +22.14] (all seeds equal)"),
         ([0.1, 0.1], {"value": 0.1, "low": -0.1, "high": 0.3}, "+10.52 % [-9.52, +34.99]"),
     ):
         against |= {"each": each, "both": both, "over_items": {"value": 0.1, "low": 0.0, "high": 0.2}}

@@ -21,7 +21,7 @@ LIKELIHOOD = "likelihood"
 class BoundValue:
     """One bound on −log p_θ(x). Errors are standard errors over sequences."""
 
-    nats_per_token: float  # Σ bound / Σ n
+    nats_per_token: float  # Σ bound / Σ tokens
     value: float  # the exponential of nats_per_token; the perplexity if the bound is `nelbo`
     stderr: float  # of the value
     bits_per_byte: float  # Σ bound in bits, divided by the number of UTF-8 bytes
@@ -39,7 +39,7 @@ class MetricValue:
 
     @property
     def said(self) -> str:
-        """The value and its error with four digits, or a dash if it is missing."""
+        """The value and its error with four digits, or a dash if the value is not finite."""
         if not math.isfinite(self.value):
             return NONE
         return with_error(self.value, self.stderr, ".4f")
@@ -61,13 +61,13 @@ class NGramPriorValue:
 
     @property
     def percent(self) -> tuple[float, float]:
-        """Difference between the model's and the n-gram model's `value` in percent, and its standard error."""
+        """The model's perplexity relative to the n-gram model's, as a change in percent, and its standard error."""
         times = exponential(self.difference)
         return 100 * (times - 1), 100 * times * self.difference_stderr
 
     @property
     def verdict(self) -> str:
-        """The difference in a few words."""
+        """The difference as text, such as `12.3 ± 0.4 % lower`."""
         percent, error = self.percent
         return f"{with_error(abs(percent), error, '.1f')} % {'lower' if percent < 0 else 'higher'}"
 
@@ -91,7 +91,7 @@ class Evaluation(RunResult):
     sequences: int  # number of sequences
     draws: int  # masks drawn for each sequence; 0 for a likelihood
     seed: int  # of the masks
-    tokens: int  # Σ n, including special tokens but not padding
+    tokens: int  # number of tokens, including special tokens but not padding
     special_tokens: int  # number of BOS and EOS among these tokens
     padding: int  # number of positions that are not counted
     bytes: int  # UTF-8 bytes of the tokens
@@ -116,7 +116,7 @@ class Evaluation(RunResult):
 
     @property
     def nelbo(self) -> BoundValue | None:
-        """The bound whose exponential is the perplexity."""
+        """The bound whose exponential is the perplexity, or None if it was not computed."""
         return self.bounds.get(NELBO)
 
     @override
@@ -166,5 +166,5 @@ def by_chance(spearman: float | None, chance: float | None) -> bool:
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
-    """Return how an experiment's model is evaluated: with a bound estimator or with its exact likelihood."""
+    """Return how an experiment's model is evaluated: by the named bound estimator, or by its exact `likelihood`."""
     return LIKELIHOOD if experiment.parts["objective"].exact else bound.name

@@ -1,4 +1,4 @@
-"""Formatting of numbers, with no more digits than their errors allow."""
+"""Formatting of numbers, either rounded according to their errors or with a fixed number of digits."""
 
 import csv
 import io
@@ -58,7 +58,7 @@ def _short(value: Any) -> Any:
 
 
 def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return each component's parameters as text; identical texts also get the parameters that distinguish them."""
+    """Return each component's parameters as text, with nested parameters only where they distinguish equal texts."""
     said = [settings(table) for table in tables]
     inner = [{key: value for key, value in leaves(table) if "." in key} for table in tables]
     found = []
@@ -90,7 +90,7 @@ def size(sequences: int, draws: int, of: int = 0) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a duration in its largest unit, such as `3 h`."""
+    """Return a duration rounded down to its largest unit, such as `3 h`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
@@ -106,12 +106,12 @@ def joined(words: list[str]) -> str:
 
 
 def cell(value: float | None, digits: str, unit: str = "") -> str:
-    """Return a number in a format, or a dash for None."""
+    """Return a number in the format `digits`, such as `.2f`, or a dash for None."""
     return NONE if value is None else f"{value:{digits}}{unit}"
 
 
 def with_error(value: float | None, error: float | None, digits: str, sign: str = "") -> str:
-    """Return `58.21 ± 1.23` in a format, or only the value if there is no error, as for a single text."""
+    """Return `58.21 ± 1.23` in the format `digits`, or only the value if the error is missing or not finite."""
     there = error is not None and math.isfinite(error)
     return f"{value:{sign}{digits}}" + (f" ± {error:{digits}}" if there else "")
 
@@ -119,7 +119,7 @@ def with_error(value: float | None, error: float | None, digits: str, sign: str 
 def errors_over(errors: Iterable[float | None], what: str, count: int) -> str:
     """Return the meaning of `±` for errors over `count` items, or the reason why no error is shown."""
     if count == 1:
-        return f"no standard errors, because there is one {what}"
+        return f"no standard errors, because there is only one {what}"
     return f"± one standard error over {what}s" if any(errors) else f"± 0, because the {what}s do not differ"
 
 

@@ -42,7 +42,7 @@ class History:
         return next((step for step, each in self.evaluated if each <= value), None)
 
     def seconds_at(self, step: int) -> float | None:
-        """Return the time of the steps up to `step` in seconds, linearly interpolated, or None after the last line."""
+        """Return the time of the steps up to `step` in seconds (interpolated), or None after the last recorded step."""
         for (before, start), (after, end) in pairwise(self.clock):
             if before <= step <= after:
                 return start + (end - start) * (step - before) / (after - before)
@@ -50,7 +50,7 @@ class History:
 
 
 def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) -> History:
-    """Return the history of a run up to and including a step."""
+    """Return the history of a run up to and including the step `until`."""
     lines = [line for line in folder.read_metrics() if line["step"] <= until]
     peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]

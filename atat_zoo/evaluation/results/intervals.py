@@ -63,7 +63,7 @@ def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAM
 
 
 def _times(n: int, purpose: str, seed: int, resamples: int) -> Iterator[Tensor]:
-    """Yield how often some of the resamples have each of n sequences, int64 [r, n], until there are R of them."""
+    """Yield how often each of n sequences occurs in each of r resamples, int64 [r, n], for R resamples in total."""
     import torch
 
     from atat_zoo.diffusion.randomness import fold, mix_int, stream, to_unit

@@ -1,8 +1,8 @@
-"""The names of quantities; only this module writes and defines the word perplexity.
+"""The names of quantities; other modules take every name with the word perplexity from here.
 
-A model's perplexity is exp(Σ NELBO / Σ n), computed from the exact likelihood or from a bound on it under uniform
+A model's perplexity is exp(Σ NELBO / Σ tokens), computed from the exact likelihood or from a bound on it under uniform
 masking (docs/explanation/mathematics.md). The exponentials of other bounds, such as those in discrete time, are called
-"<name> bound".
+"<name> bound" unless their factorisation is named.
 """
 
 import math
@@ -20,7 +20,7 @@ TABLE = "n-gram model"
 # Of generated text under a different model than the one that wrote it; always reported with entropy and NFE.
 GENERATIVE_PERPLEXITY = "generative perplexity"
 
-# Of a sampler along true text (docs/explanation/mathematics.md): a bound, exact if its positions are deterministic.
+# The NLL of text under a sampler, or a bound on it if the positions are random (docs/explanation/mathematics.md).
 POLICY = "policy"
 POLICY_BOUND = "policy bound"
 POLICY_LIKELIHOOD = "policy likelihood"
@@ -41,7 +41,7 @@ def exponential(nats_per_token: float) -> float:
 
 
 def words(title: str) -> str:
-    """Return a metric's title as it appears in tables."""
+    """Return a metric's title with spaces in place of underscores, as in tables."""
     return title.replace("_", " ")
 
 
@@ -58,10 +58,10 @@ def factorisation(quantity: str, *, exact: bool = False) -> str:
 
 # A description of each factorisation, in the order in which a page lists them.
 FACTORISATIONS = {
-    "any-order ELBO": "an upper bound, over uniformly random orders of the masked tokens (of a block, for `block`)",
-    "own order, exact": "the likelihood in the order of the objective, such as left to right",
-    "own position sets": "the likelihood in the decoding steps that the arm was trained on: exact where they are "
-    "fixed, an upper bound where they are drawn at random",
-    "sampler, exact": "the likelihood of the text under the sampler, whose order is deterministic",
-    "sampler, bound": "an upper bound on the NLL of the text under the sampler, whose order is random",
+    "any-order ELBO": "an upper bound: mean NLL over uniformly random orders of the tokens (in a block, for `block`)",
+    "own order, exact": "computed from the exact NLL in the order of the objective, such as left to right",
+    "own position sets": "computed from the NLL in the decoding steps that the arm was trained on: exact if the "
+    "steps are fixed, an upper bound if they are drawn at random",
+    "sampler, exact": "computed from the exact NLL of the text under the sampler, whose order is deterministic",
+    "sampler, bound": "computed from an upper bound on the NLL of the text under the sampler, whose order is random",
 }

@@ -30,7 +30,7 @@ class RunResult(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """The quantity and its size, which form the beginning of the file name."""
+        """The quantity and the size of the measurement, with which the file name begins."""
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -42,7 +42,7 @@ class RunResult(ABC):
         return finite(attrs.asdict(self))
 
     def record(self, run: str | Path | RunFolder, *, required: bool = False) -> None:
-        """Save the result in a run folder, one file per seed, step and settings; a failure warns unless `required`."""
+        """Save the result, one file per seed, step and settings; on failure, raise if `required` and otherwise warn."""
         name = re.sub(r"[^\w.=]+", "-", f"{self.key}-seed{self.seed}-step{self.step:08d}")
         if self.settings:
             name += f"-{_digest(self.settings)}"

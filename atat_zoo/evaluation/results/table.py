@@ -69,7 +69,7 @@ class Table:
     said: Sequence[str] = ()  # sentences above the table
     notes: Sequence[str] = ()  # sentences below the table
     label: str = ""  # the name of the table's files
-    cited: Sequence[tuple[str, Sequence[Cell]]] = ()  # published rows of others, each after its source
+    cited: Sequence[tuple[str, Sequence[Cell]]] = ()  # rows of published values, each with its source
 
     @property
     def headings(self) -> list[str]:
@@ -205,7 +205,7 @@ def escape(text: str) -> str:
     """Return a text escaped for LaTeX, or raise `UserError` for a character that pdflatex cannot typeset."""
     for character in text:
         if character not in _ESCAPES and (character > _LAST or not character.isprintable()):
-            raise UserError(f"{clip(repr(text), 60)}: LaTeX cannot typeset {character!r}; write it in Latin letters")
+            raise UserError(f"{clip(repr(text), 60)}: LaTeX cannot typeset {character!r}; use Latin letters instead")
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
     return escaped.replace(" \\%", "~\\%")  # keeps a percent sign from beginning a line
 

@@ -1,6 +1,6 @@
 """Task results: scores with standard errors, and paired comparisons of two models over items.
 
-An item is a text, a sentence or a pair. A score is Σ sums / Σ weights over n items, or its exponential.
+An item is, for example, a text, a word or a pair. A score is Σ sums / Σ weights over n items, or its exponential.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Score:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Score:
-        """Return the score in a JSON object, with null for non-finite numbers; raises like `TaskResult.from_table`."""
+        """Return the score in a JSON object, where null is a non-finite number; raises like `TaskResult.from_table`."""
 
         def number(value: float | None, otherwise: float = math.inf) -> float:
             return otherwise if value is None else float(value)
@@ -89,7 +89,7 @@ class Score:
         )
 
     def minus(self, other: Score) -> Interval | None:
-        """Return Σ (sums − other sums) / Σ weights with its interval over items, or None if the items differ."""
+        """Return Σ (sums − other sums) / Σ weights with its interval; None if items differ or are not finite."""
         import torch
 
         if not self.of or (self.of, self.quantity, self.weights) != (other.of, other.quantity, other.weights):
@@ -115,12 +115,12 @@ class Score:
 
 
 def difference(one: Score, other: Score) -> str:
-    """Return the difference between two scores on the same items in words."""
+    """Return the difference between two scores as text, or a dash if their items differ."""
     return in_words(one.minus(other), exponential=one.exponential)
 
 
 def in_words(interval: Interval | None, *, exponential: bool) -> str:
-    """Return a difference of `Score.mean` in words, in percent for an exponential and otherwise in the score's unit."""
+    """Return a difference of `Score.mean` as text: in percent for an exponential, otherwise in the score's unit."""
     if interval is None or not math.isfinite(interval.width):
         return NONE
     if exponential:
@@ -162,7 +162,7 @@ class TaskResult:
 
 
 def task_results(tables: Iterable[Mapping[str, Any]]) -> Iterator[TaskResult]:
-    """Yield the task results in a run's evaluations/."""
+    """Yield the valid task results among the tables in a run's evaluations/."""
     for table in tables:
         if "task" in table and "scores" in table:
             try:

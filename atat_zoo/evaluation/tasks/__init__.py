@@ -1,4 +1,4 @@
-"""Tasks: scores of a trained model on held-out problems, computed only once for the same weights and seed."""
+"""Tasks: scores of a trained model on held-out problems, computed once per weights, parameters and seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Task(Protocol):
         return ()
 
     def inputs(self, experiment: Experiment) -> Any:
-        """Return the inputs of the scores other than parameters, weights and seed, as a JSON value.
+        """Return what the scores depend on besides parameters, weights and seed, as a JSON value.
 
         Examples are the SHA-256 of a file and the experiment's sampler. Saved results with the same inputs are reused.
         """

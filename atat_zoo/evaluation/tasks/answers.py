@@ -30,8 +30,8 @@ class AnswersTask(Task):
     """Generation of the last answer in each held-out dialogue, given everything before it.
 
     `exact match` is the fraction of answers that equal the true answer, except for white space at the ends. `shared
-    words` is the F1 of the words. With one dialogue per sequence, the model decides the length of its answer; with
-    packed dialogues, the length is given, so the two settings are not comparable.
+    words` is the F1 of the two answers' words. With one dialogue per sequence, the model decides the length of its
+    answer; with packed dialogues, the length is given, so the two settings are not comparable.
     """
 
     name = "answers"
@@ -39,13 +39,13 @@ class AnswersTask(Task):
     refs = ("arXiv:1606.05250",)
     reads_dialogues: ClassVar[bool] = True
 
-    questions: int = param(256, help="maximum number of dialogues, evenly spaced; 0 means all", ge=0)
-    sampler: Sampler | None = component_param("sampler", None, help="sampler (default: the run's)")
+    questions: int = param(256, help="maximum number of sequences, evenly spaced; 0 means all", ge=0)
+    sampler: Sampler | None = component_param("sampler", None, help="sampler to answer with (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         if experiment.data.format != "chat":
-            yield Problem("evaluation.tasks", 'the task needs dialogues, data.format = "chat"; leave the task out')
+            yield Problem("evaluation.tasks", 'the task needs dialogues (data.format = "chat"); leave the task out')
         if self.sampler is not None:
             yield from conflicts_of(experiment, sampler=self.sampler)
 
@@ -102,9 +102,9 @@ def answers_to(
 ) -> list[str]:
     """Return the model's answers, computed in float32 with a sampler (default: the run's) and the run's guidance.
 
-    An answer is generated from as many masks as the true answer has tokens. If each dialogue has its own row, these
-    fill the rest of the row, so that the model decides the answer's length. The random numbers of question n are a
-    function of (seed, n).
+    An answer is generated from as many masks as the true answer has tokens. If each dialogue has its own row, the masks
+    fill the rest of the row, so that the model decides the answer's length. The random numbers of question i are a
+    function of (seed, i).
     """
     import torch
 

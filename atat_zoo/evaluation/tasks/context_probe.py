@@ -47,16 +47,16 @@ def pair_of(name: str, sentences: Any) -> tuple[Placed, Placed]:
 
 @component
 class ContextProbeTask(Task):
-    """Comparison of a word's log p in its own context with its log p in the context of another sentence.
+    """Comparison of a word's log p in its own context with its log p in the context of the pair's other sentence.
 
     `right` is the fraction of words that are more probable in their own context. `margin` is log p in a word's own
     context − log p in the other context, computed with the chain rule over the word's tokens. `importance` is the
-    difference in a word's importance between the two contexts, if the model has an estimator. An autoregressive model
-    reads only the left context.
+    absolute difference in a word's importance between the contexts, if the model has an estimator. An autoregressive
+    model reads only the left context.
     """
 
     name = "context_probe"
-    summary = 'accuracy of choosing a word\'s own context over a different one, e.g. for senses of "bank"'
+    summary = 'fraction of words that are more probable in their own context than in another, e.g. for senses of "bank"'
 
     file: str | None = param(None, help="TOML file with pairs of sentences (default: the pairs shipped with atat_zoo)")
     pairs: dict[str, tuple[str, ...]] = param(
@@ -144,7 +144,7 @@ class _Row:
                 self.places.append(place)
             at += int(sizes[token])
         if at != len(self.text.encode()):
-            problem = f"the tokenizer does not reproduce the sentence {clip(repr(self.text))}"
+            problem = f"the tokenizer does not exactly encode the sentence {clip(repr(self.text))}"
             raise UserError(f"{problem}; write the sentence in the style of the training text")
         self.before = len(first)
 

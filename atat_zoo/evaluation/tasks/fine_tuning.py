@@ -82,10 +82,10 @@ def fine_tuned(
     attends: bool = True,
     progress: Progress = None,
 ) -> Callable[[Rows], Tensor]:
-    """Train a model's network with a head, and return a function that maps rows to logits, float32 [n, C] on the CPU.
+    """Train a model's network with a head, and return a function from rows to logits, float32 [n, C] on the CPU.
 
     Args:
-        model: The model whose network is copied. The model itself is not changed.
+        model: The model whose network is copied, on one device. The model itself is not changed.
         rows: The tokens of n texts, at least one token each.
         labels: [n], either int64 class indices or float numbers.
         recipe: The hyperparameters of training.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class JudgedTask(Task):
-    """A task that generates texts, with an optional judge model."""
+    """A task that generates texts, which an optional judge model scores."""
 
     judge: Any  # the judge component, or None
 
@@ -49,7 +49,7 @@ class JudgedTask(Task):
             yield f"judge: {folder} is not a finished run; choose another run, or leave judge out"
 
     def judge_weights(self) -> str | None:
-        """Return the SHA-256 of the judge's weights, if the judge is a run."""
+        """Return the SHA-256 of the judge's weights, or None if the judge is not a run."""
         folder = self.judge.folder if self.judge else None
         return None if folder is None else sha256_of(RunFolder(Path(folder)).model / WEIGHTS)
 
@@ -102,7 +102,7 @@ class ControlledTask(JudgedTask):
     classifier: Classifier = component_param(
         "classifier",
         attrs.NOTHING,
-        help="classifier that detects the attribute, preferably not the classifier of the guidance",
+        help="classifier that detects the attribute, preferably not the one that guides the generation",
     )
     texts: int = param(64, help="number of texts to generate with guidance, and again without guidance", ge=1)
     judge: Judge | None = component_param("judge", None, help="judge model that computes generative perplexity")

@@ -44,7 +44,7 @@ class OnText(Task):
         "corpus", None, help="corpus to evaluate (default: the run's held-out text)"
     )
     split: Literal["validation", "test", "all"] = param(
-        "validation", help="split of the corpus; the whole corpus is used if nothing is held out"
+        "validation", help="split of the corpus; its training split for `all`, or if nothing is held out"
     )
     sequences: int = param(1024, help="maximum number of sequences, evenly spaced; 0 means all", ge=0)
 
@@ -57,7 +57,7 @@ class OnText(Task):
         return (self.corpus or experiment.parts["corpus"]).fingerprint()
 
     def split_of(self, corpus: Corpus) -> Split:
-        """Return the split to read, which is `train` for a corpus without held-out text or with split "all"."""
+        """Return the split to read: `train` if split is "all" or nothing of the corpus is held out."""
         if self.split == "all" or (self.corpus is not None and corpus.undivided):
             return "train"
         return self.split if self.corpus is None else corpus.held_out_split(self.split)
@@ -97,7 +97,7 @@ class HeldOutTask(OnText):
     """NLL bound of a text, per token with two estimators, `exact_k` and `continuous_t`, and per byte.
 
     Any further bound of the objective, such as the `sets bound`, is reported in a separate row. With an exact
-    likelihood, only one value is reported. `calibration error` is computed from the predictions under the first masks.
+    likelihood, only one value is reported. `calibration error` is computed under the masks of `exact_k`.
     """
 
     name = "held_out"
@@ -139,7 +139,7 @@ class HeldOutTask(OnText):
             scores["calibration error"] = calibrated
         size = f"{int(n.sum()):,} tokens in {len(x):,} rows of {x.shape[1]}, {int(sizes.sum()):,} bytes"
         ends = int((special & text.counted).sum())
-        scores["text"] = f'{size}; {ends:,} are BOS or EOS (data.special_tokens = "{form.special_tokens}")'
+        scores["text"] = f'{size}; {ends:,} tokens are BOS or EOS (data.special_tokens = "{form.special_tokens}")'
         return scores
 
     def _specs(self, experiment: Experiment) -> Iterator[EvaluationSpec]:
@@ -154,14 +154,14 @@ class HeldOutTask(OnText):
 
 @component
 class BracketTask(OnText):
-    """A bracket of the NLL under random-order generation, one token per decoding step.
+    """Upper and lower limits of the NLL under generation in random order, by default one token per decoding step.
 
-    `bound` averages K decoding orders inside the logarithm. `one order` is the same with K = 1, the usual bound of
-    masked diffusion. `truth above` is, in expectation, a lower limit of the true NLL (docs/explanation/mathematics.md).
+    `bound`, the upper limit, averages K decoding orders inside the logarithm. `one order` is this bound with K = 1, as
+    usual for masked diffusion. `truth above` is, in expectation, a lower limit (docs/explanation/mathematics.md).
     """
 
     name = "bracket"
-    summary = "bracket of the likelihood: the bound over many decoding orders, and a lower limit of the true NLL"
+    summary = "upper limit of the NLL, averaged over many decoding orders, and a lower limit of the true NLL"
     refs = ("arXiv:1509.00519", "arXiv:2605.24292")
 
     sequences: int = param(16, help="maximum number of sequences; 0 means all", ge=0)
@@ -204,7 +204,7 @@ class BracketTask(OnText):
             "one order": bound_score(POLICY_BOUND, found.contribution, n, of),
         }
         if bracket_value(found.ends, n) is None:
-            why = "the bracket is smaller than its standard error, or below zero nats"
+            why = "the bracket is narrower than the error of its width, or its lower limit is below zero nats"
             scores["truth"] = f"{BRACKET}: {why}; increase orders or sequences"
         else:
             scores["truth above"] = bound_score("tangent", found.lower, n, of)
@@ -214,20 +214,18 @@ class BracketTask(OnText):
 
 @component
 class PricesTask(OnText, JudgedTask):
-    """Policy bound, NFE and generated texts of several samplers, with the run's guidance.
+    """Policy bounds, NFE and scores of generated texts for several samplers, with the run's guidance.
 
     The task reports the policy bound on the text, the number of forward passes (NFE), the unigram entropy of the
-    generated texts in nats and, with a judge model, generative perplexity. The latter is lowest for repetitive text, so
-    interpret it together with the entropy.
+    generated texts in nats and, with a judge model, generative perplexity. Repetitive text has a low generative
+    perplexity, so interpret it together with the entropy.
     """
 
     name = "prices"
     summary = "policy bound, NFE and generated-text quality of several samplers"
     refs = ("arXiv:2503.04482",)
 
-    samplers: tuple[Sampler, ...] = components_param(
-        "sampler", ("ancestral",), help="samplers whose policy bounds are computed"
-    )
+    samplers: tuple[Sampler, ...] = components_param("sampler", ("ancestral",), help="samplers to evaluate")
     sequences: int = param(64, help="maximum number of sequences; 0 means all", ge=0)
     texts: int = param(16, help="number of texts to generate with each sampler; 0 skips generation", ge=0)
     judge: Judge | None = component_param("judge", None, help="judge model that computes generative perplexity")

@@ -48,7 +48,7 @@ class InfillingTask(Task):
 
     gap: int = param(5, help="number of tokens per gap", ge=1)
     texts: int = param(256, help="maximum number of validation sequences, evenly spaced; 0 means all", ge=0)
-    sampler: Sampler | None = component_param("sampler", None, help="sampler (default: the run's)")
+    sampler: Sampler | None = component_param("sampler", None, help="sampler to infill with (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""

@@ -47,14 +47,14 @@ PROTOCOLS: Mapping[Name, PublishedProtocol] = {
         source="kuleshov-group/mdlm, c112c52, mode=ppl_eval",
         special="both",
         bound=ClippedTBound(batch=_BATCH),
-        said="an EOS after each text, BOS and EOS at the ends of each row, all counted; one time per row of at least "
-        "0.001, stratified over batches of 16; rows shuffled; an incomplete last row dropped",
+        said="an EOS after each text, BOS and EOS at the ends of each row, all counted; one time t ≥ 0.001 per row, "
+        "stratified over batches of 16 rows; rows shuffled; an incomplete last row dropped",
     ),
     "sedd": PublishedProtocol(
         source="louaaron/Score-Entropy-Discrete-Diffusion, 0605786",
         special="document",
         bound=ClippedTBound(),
-        said="an EOS after each text, which is counted, and no BOS; one independent time per row of at least 0.001; an "
+        said="an EOS after each text, which is counted, and no BOS; one independent time t ≥ 0.001 per row; an "
         "incomplete last row dropped",
     ),
     "bd3lms": PublishedProtocol(
@@ -63,7 +63,7 @@ PROTOCOLS: Mapping[Name, PublishedProtocol] = {
         bound=ClippedTBound(batch=_BATCH, most=1.0),
         first_given=True,
         said="no EOS between texts, BOS and EOS at the ends of each row, with the BOS given and not counted; one time "
-        "per row of at least 0.001, stratified over batches of 16; rows shuffled",
+        "t ≥ 0.001 per row, stratified over batches of 16 rows; rows shuffled",
     ),
     "llada": PublishedProtocol(
         source="ML-GSAI/LLaDA, b7e6c35, get_log_likelihood.py",
@@ -77,9 +77,9 @@ PROTOCOLS: Mapping[Name, PublishedProtocol] = {
 
 @component
 class ProtocolTask(OnText):
-    """The number that published evaluation code would print, decomposed into the effects of its protocol.
+    """The number that published evaluation code would print, and variants that show the effects of its protocol.
 
-    `as published` uses the times, masks, framing and counting of that code. `in file order` leaves out its shuffling.
+    `as published` uses the times, masks, framing and counting of that code. `in file order` does not shuffle the rows.
     `framed so, by exact_k` evaluates the same sequences with the estimator `exact_k`. `framed so, without BOS and EOS`
     does not count these tokens. A different framing changes the tokens, so compare different framings per byte, not per
     token.
@@ -96,7 +96,7 @@ class ProtocolTask(OnText):
         """See `registry.component`."""
         if experiment.data.format != "text":
             yield Problem(
-                "evaluation.tasks", "protocols are defined for running text, but this model was trained on dialogues"
+                "evaluation.tasks", "protocols are for running text, but this model reads dialogues; leave the task out"
             )
         yield from conflicts(attrs.evolve(experiment, evaluation=self._as_published(experiment)))
 

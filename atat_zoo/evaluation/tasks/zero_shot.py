@@ -1,4 +1,4 @@
-"""The seven corpora of MDLM's zero-shot table, with the published values (arXiv:2406.07524, Table 3)."""
+"""Evaluation on the seven corpora of MDLM's zero-shot table (arXiv:2406.07524, Table 3), with the published values."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ZeroShotTask(Task):
 
     corpora: tuple[Name, ...] = param(tuple(TABLE), help="corpora to evaluate")
     root: str = param(".", help="folder that contains corpora/")
-    sequences: int = param(1024, help="maximum number of sequences per corpus; 0 means all, as published", ge=0)
+    sequences: int = param(1024, help="maximum number of sequences per corpus; 0 means all, as in the paper", ge=0)
     mask_samples: int = param(4, help="number of masks sampled per sequence", ge=1)
     bound: Bound = component_param("bound", "exact_k", help="bound estimator")
 

@@ -93,7 +93,7 @@ def test_no_special_character_of_latex_is_left(text):
 
 
 def test_what_latex_cannot_set_is_refused():
-    with pytest.raises(UserError, match=r"LaTeX cannot typeset '語'; write it in Latin letters"):
+    with pytest.raises(UserError, match=r"LaTeX cannot typeset '語'; use Latin letters instead"):
         escape("a 語")
 
 

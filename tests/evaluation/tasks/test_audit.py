@@ -54,7 +54,7 @@ def test_the_bound_is_that_of_the_evaluation(root, model, monkeypatch):
     assert scores["without BOS and EOS"].value == pytest.approx(exp_of(nats[counted], counted))
     assert 0 < scores["calibration error"].value < 1
     assert scores["calibration error"].quantity == "error"
-    assert f"{int(special.sum())} are BOS or EOS" in scores["text"]
+    assert f"{int(special.sum())} tokens are BOS or EOS" in scores["text"]
     few = attrs.evolve(text, counted=text.maskable & (torch.arange(text.tokens.shape[1]) < 4))
     monkeypatch.setattr(HeldOutTask, "text", lambda *of: few)
     first = next(iter(task._specs(model.experiment)))

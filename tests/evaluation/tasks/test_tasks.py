@@ -66,7 +66,7 @@ def test_a_title_names_what_differs_from_the_defaults():
 
 def test_a_protocol_of_a_model_of_dialogues_is_refused_where_tasks_are_named():
     problem = next(ProtocolTask().check(SimpleNamespace(data=SimpleNamespace(format="chat"))))
-    assert str(problem).startswith("evaluation.tasks: protocols are defined for running text")
+    assert str(problem).startswith("evaluation.tasks: protocols are for running text")
 
 
 @pytest.mark.slow
