@@ -1,4 +1,4 @@
-"""Find settings without effect: components that read a uniform importance, and targets that nothing learns."""
+"""Find settings without effect: components that use a uniform importance, and targets that no estimator learns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BY_IMPORTANCE = ("objective", "position_sets", "masking", "curriculum")
 
 
 def is_trained(experiment: Experiment) -> bool:
-    """Return whether an experiment trains its importance estimator, provided that the estimator is trainable."""
+    """Return whether an estimator that can learn is trained in this experiment, or may be trained in `init_from`."""
     return experiment.parts["objective"].importance_loss_weight > 0 or experiment.init_from is not None
 
 
 def weighs_tokens(experiment: Experiment) -> bool:
-    """Return whether an experiment's importance differs between tokens."""
+    """Return whether an experiment uses importance that differs between tokens."""
     uses = "estimator" in experiment.parts["objective"].uses
     return uses and bool(experiment.parts["estimator"].tells_apart(is_trained(experiment)))
 
@@ -33,7 +33,7 @@ def learns_importance(experiment: Experiment) -> bool:
 
 
 def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
-    """Yield a problem for each component that reads a uniform importance, and for a target that nothing learns."""
+    """Yield a problem for each component that uses a uniform importance, and for a target that no estimator learns."""
     objective, estimator = experiment.parts["objective"], experiment.parts["estimator"]
     if "estimator" not in objective.uses:
         return
@@ -82,7 +82,7 @@ def _others(zoo: Zoo, objective: Any, fits: Callable[[Any], bool] = lambda other
 
 
 def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:
-    """Raise a `UserError` if a run has no importance estimator, or has a constant one and `constant` is false."""
+    """Raise a `UserError` if a run has no importance estimator, or one with a uniform importance unless `constant`."""
     objective = experiment.parts["objective"]
     if "estimator" not in objective.uses:
         problem = f"was trained with the objective {objective.name!r}, which uses no importance estimator"
@@ -91,4 +91,4 @@ def require_estimator(experiment: Experiment, run: object, *, constant: bool = F
         problem = f"has the estimator {name!r}, which gives every token the same importance"
     else:
         return
-    raise UserError(f"{run} {problem}; name a run with an [estimator] whose importance differs between tokens")
+    raise UserError(f"{run} {problem}; choose a run with an [estimator] whose importance differs between tokens")

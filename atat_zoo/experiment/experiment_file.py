@@ -35,7 +35,7 @@ def _roots() -> list[Path]:
 
 
 def shipped(name: str) -> Path | None:
-    """Return the shipped file with this name, with or without its suffix."""
+    """Return the shipped file with this name, given with or without its suffix, or None if there is none."""
     files = (root / f"{name.removesuffix('.toml')}.toml" for root in _roots())
     return next((file for file in files if file.is_file()), None)
 
@@ -46,19 +46,19 @@ def _within(folder: str) -> list[str]:
 
 
 def names() -> list[str]:
-    """Return the names of shipped experiments: the files, including `studies/…`, and every size with every variant."""
+    """Return the names of shipped files, including `studies/…`, of variants, and of every size with every variant."""
     files = (path.relative_to(root).with_suffix("") for root in _roots() for path in root.rglob("*.toml"))
     variants = _within(VARIANTS)
     return sorted({*map(str, files), *variants, *(f"{size}/{each}" for size in _within(SIZES) for each in variants)})
 
 
 def recipes(folder: str = CORPORA) -> list[str]:
-    """Return the names of the shipped corpora, or of the shipped files in `folder`."""
+    """Return the names of the shipped files in a folder, by default those of the corpora."""
     return _within(folder)
 
 
 def recipe(name: str, zoo: Zoo | None = None) -> Any:
-    """Return the shipped corpus with this name."""
+    """Return the shipped corpus with this name, or raise a `KeyError`."""
     file = shipped(f"{CORPORA}/{name}")  # not `find`: the corpus itself may be in a folder of that name
     if file is None:
         raise KeyError(name)
@@ -67,9 +67,9 @@ def recipe(name: str, zoo: Zoo | None = None) -> Any:
 
 
 def find(name: str) -> list[Path]:
-    """Return the files that `name` refers to, each of which is merged into the ones before it.
+    """Return the files that `name` refers to, in the order in which they are merged, or raise a `UserError`.
 
-    `name` is a path, the name of a shipped file, or a shipped size and variant.
+    `name` is a path, the name of a shipped file, `SIZE/VARIANT`, or `VARIANT` for the size `cpu`.
     """
     path = Path(name)
     try:
@@ -109,12 +109,12 @@ def overview() -> str:
 def load(
     name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None, overrides_from: str = "on the command line"
 ) -> Experiment:
-    """Read, merge and validate an experiment, or raise a `UserError` with one sentence per problem.
+    """Read, merge and validate an experiment, or raise a `UserError` with one line per problem.
 
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
         overrides: `key.path=value` strings; the value is TOML, or a bare word.
-        zoo: the source of components; by default, this installation.
+        zoo: the zoo that provides the components; by default, that of this installation.
         overrides_from: where the overrides come from, for error messages.
     """
     files, zoo = find(name), zoo or Zoo.load()
@@ -177,7 +177,7 @@ def from_run(run: Path) -> Experiment:
 def from_table(
     table: Table, origins: Origins | None = None, where: str = "experiment", zoo: Zoo | None = None
 ) -> Experiment:
-    """Return the experiment for a table from `Experiment.to_table`."""
+    """Return the experiment for a table from `Experiment.to_table`, or raise a `UserError` with a line per problem."""
     zoo = zoo or Zoo.load()
     origins = origins or {}
     table = copy.deepcopy(table)
@@ -201,7 +201,7 @@ def from_table(
     seed: Any = table.get("seed", 17)
     word = isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
     if not word or len(name.encode()) > 255:
-        refuse("name", f"expected a folder name without '/', got {clip(repr(name))}")
+        refuse("name", f"expected a folder name of at most 255 bytes without '/', got {clip(repr(name))}")
     if type(seed) is not int or not 0 <= seed < 2**63:
         refuse("seed", f"expected an int from 0 to 2**63 - 1, got {clip(repr(seed))}")
     init_from: Any = table.get("init_from")
@@ -281,7 +281,7 @@ def conflicts(experiment: Experiment) -> list[Problem]:
 
 
 def conflicts_with(experiment: Experiment, parts: Mapping[str, Any]) -> list[Problem]:
-    """Return the conflicts that arise when components of an experiment, given by kind, are replaced."""
+    """Return the conflicts that arise when `parts`, a dict from kind to component, replace those of an experiment."""
     other = attrs.evolve(experiment, parts={**experiment.parts, **parts})
     before = conflicts(experiment)
     return [problem for problem in conflicts(other) if problem not in before]

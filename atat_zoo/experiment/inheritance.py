@@ -1,7 +1,7 @@
 """Experiments that continue from a run, by `init_from` or by the tokenizer `run`.
 
-Does not import torch. A run's weights need the run's tokenizer and backbone, so an experiment inherits both and cannot
-change them.
+Does not import torch. A run's weights need the run's tokenizer and backbone, so an experiment with `init_from` inherits
+both and can only change the keys that the backbone calls `adjustable`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Source:
     table: Table  # the run's experiment
     objective: str  # by name
     step: int  # the number of optimizer steps
-    like: Table  # the tokenizer that made its `tokenizer.json`
-    sha256: str  # of that file
+    like: Table  # the tokenizer that made the run's `tokenizer.json`
+    sha256: str  # the SHA-256 of that file
 
     @classmethod
     def read(cls, path: str, key: str) -> Source:
-        """Return the description of a run's final model without its weights; errors name the experiment's `key`."""
+        """Return the description of a run's final model, or raise `Refused`, which names the experiment's `key`."""
         folder = RunFolder(Path(path))
         try:
             metadata = described(folder.model_at())
@@ -71,7 +71,7 @@ class Source:
 
 
 def base_of(table: Table) -> tuple[Table, Source | None]:
-    """Return the table that an experiment's table is merged into and the run that it continues from."""
+    """Return the table to merge an experiment's table into, and the run in `init_from` or None; may raise `Refused`."""
     tokenizer = table.get("tokenizer")
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
     by_run = tokenizer.get("use") == "run"
@@ -85,7 +85,7 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     if by_run and "sha256" not in tokenizer and tokenizer.get("path", path) != path:
         raise Refused(
             "tokenizer.path",
-            f"{tokenizer['path']!r} here, but a run that continues from {path} keeps its tokenizer; remove [tokenizer]",
+            f"{tokenizer['path']!r} here, but init_from = {path!r} keeps that run's tokenizer; remove [tokenizer]",
         )
     base: Table = {"tokenizer": source.tokenizer if by_run else source.like}
     if "backbone" in source.table:

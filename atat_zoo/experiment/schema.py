@@ -1,4 +1,4 @@
-"""The sections of an experiment that are not components: `[data]`, `[train]`, `[evaluation]`."""
+"""Experiments, and their sections that are not components: `[data]`, `[train]`, `[evaluation]`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -21,9 +21,9 @@ class DataSpec:
     length: int = param(128, help="L, the number of tokens per sequence, including special tokens", ge=1)
     special_tokens: Literal["none", "document", "sequence", "both"] = param(
         "document",
-        help="special tokens. document: EOS after every document; sequence: [BOS] L−2 tokens [EOS] in every "
-        "sequence; both; or none. Defaults to none for dialogues, because their template adds special tokens, and "
-        "for the corpora sotu and text8",
+        help="special tokens to add. document: EOS after every document; sequence: BOS at the beginning and EOS at "
+        "the end of every sequence; both; or none. Defaults to none for dialogues, because their template adds "
+        "special tokens, and for the corpora sotu and text8",
     )
     format: Literal["text", "chat"] = param(
         "text", help="text: running text; chat: dialogues, with the loss on the assistant's tokens only"
@@ -31,8 +31,8 @@ class DataSpec:
     packing: Literal["packed", "document"] = param(
         "packed",
         help="packed: sequences of running text; document: one document per sequence, truncated or padded. For "
-        "dialogues, packed puts several in a sequence without attention between them; document puts one in a "
-        "sequence and fills the rest with EOS, which the model learns as part of the answer",
+        "dialogues, packed puts several in a sequence, without attention from one to another; document puts one "
+        "in a sequence and fills the rest with EOS, which the model learns as part of the answer",
     )
     remainder: Literal["drop", "pad"] = param(
         "drop",
@@ -40,9 +40,9 @@ class DataSpec:
         "full sequence",
     )
     sequences: int | None = param(None, help="maximum number of training sequences; default: all sequences", ge=1)
-    sequences_per_member: int = param(256, help="number of sequences per member file of a shard", ge=1)
+    sequences_per_member: int = param(256, help="number of sequences per member of a shard, which is a tar file", ge=1)
     sequences_per_shard: int = param(
-        4096, help="maximum number of sequences per shard; reduced if there are too few shards for the lanes", ge=1
+        4096, help="maximum number of sequences per shard; reduced if lanes would otherwise have no shard", ge=1
     )
     dtype: Literal["auto", "uint16", "uint32"] = param(
         "auto", help="integer type of stored tokens; auto picks the smallest that fits"
@@ -58,11 +58,11 @@ class DataSpec:
     )
     on_corrupt: Literal["error", "skip"] = param(
         "error",
-        help="how to handle a damaged training shard: error raises an error, skip leaves out and counts the "
-        "damaged members",
+        help="how to handle a damaged training shard: error stops with an error message, skip leaves out and "
+        "counts the damaged members",
     )
     transforms: Any = components_param(
-        "transform", help="transforms and filters of training sequences, applied in this order"
+        "transform", help="transforms and filters of training sequences, applied in the order of the list"
     )
     workers: int = param(
         0, help="number of data loader processes per rank, which does not affect the sample order", ge=0, le=1024
@@ -71,16 +71,16 @@ class DataSpec:
     def __attrs_post_init__(self) -> None:
         if self.sequences is not None and self.sequences < self.lanes:
             raise ValueError(
-                f"sequences = {self.sequences} is less than lanes = {self.lanes}; raise sequences or lower lanes"
+                f"sequences = {self.sequences} is less than lanes = {self.lanes}; raise `sequences` or reduce `lanes`"
             )
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """A dict from name in the manifest to value for the settings that shards record."""
+        """The settings that shards record: a dict from their name in the manifest to their value."""
         return {stored: getattr(self, key) for key, stored in RECORDED.items()}
 
     def check(self, experiment: "Experiment") -> Iterator[Problem]:
-        """Yield a problem for each setting or component that does not work with dialogues."""
+        """Yield a problem for each setting or component that does not work with dialogues, if `format` is "chat"."""
         if self.format == "text":
             return
         parts, one = experiment.parts, 'set data.packing = "document"'
@@ -118,7 +118,7 @@ class DataSpec:
             )
         if "estimator" in objective.uses and estimator.learns:
             yield Problem(
-                "data.packing", f"estimator {estimator.name!r} reads the answers in a sequence together; {one}"
+                "data.packing", f"estimator {estimator.name!r} reads all dialogues in a sequence together; {one}"
             )
 
 
@@ -135,12 +135,12 @@ class TrainSpec:
         ge=1,
     )
     max_grad_norm: float = param(1.0, help="maximum gradient norm for gradient clipping; 0 disables clipping", ge=0)
-    ema_decay: float = param(0.0, help="EMA decay of the weights; 0 disables EMA", ge=0, lt=1)
+    ema_decay: float = param(0.0, help="decay per step of the EMA of the weights; 0 disables the EMA", ge=0, lt=1)
     precision: Literal["auto", "fp32", "bf16"] = param(
         "auto", help="precision of the network; auto: bf16 if the GPU or CPU supports it, otherwise fp32"
     )
     device: str = param(
-        "auto", help="device to train on: cpu, gpu or mps (Apple); auto: a GPU with float64 support if one is available"
+        "auto", help="device to train on: cpu, gpu or mps (Apple); auto: a GPU that supports float64, or else the CPU"
     )
     sharding: Literal["none", "full"] = param(
         "none",
@@ -154,10 +154,10 @@ class TrainSpec:
     peak_tflops: float | None = param(
         None, help="peak TFLOP/s of a device, to compute MFU; default: the GPU's peak, if known", gt=0
     )
-    log_every: int = param(10, help="number of steps between entries in metrics.jsonl", ge=1)
+    log_every: int = param(10, help="number of training steps between entries in metrics.jsonl", ge=1)
     evaluate_every: int = param(
         0,
-        help="number of steps between evaluations, the first of which precedes training; 0 evaluates only at the end",
+        help="number of steps between evaluations, the first of which precedes training; 0: only after training",
         ge=0,
     )
     evaluate_sequences: int = param(
@@ -169,7 +169,7 @@ class TrainSpec:
     keep_best: bool = param(
         False, help="whether to keep the model with the lowest held-out bound, which --step best selects"
     )
-    save_every: int = param(500, help="number of steps between checkpoints", ge=1)
+    save_every: int = param(500, help="number of training steps between checkpoints", ge=1)
     loggers: tuple[Any, ...] = components_param("logger", help="loggers in addition to metrics.jsonl")
     callbacks: tuple[Any, ...] = components_param(
         "callback", help="callbacks, such as additional metrics and early stopping"
@@ -190,7 +190,7 @@ class TrainSpec:
             )
 
     def rows_at_once(self, ranks: int) -> int | Literal["auto"]:
-        """Return the number of sequences in a micro-batch."""
+        """Return the number of sequences in a rank's micro-batch, or "auto"."""
         rows = self.batch_size // ranks
         return "auto" if self.microbatch_size == "auto" else min(rows, self.microbatch_size or rows)
 
@@ -266,7 +266,7 @@ ALWAYS = frozenset({"corpus", "tokenizer", "objective", "sampler", "guidance", "
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """A validated experiment, with one component per kind and three sections.
+    """A validated experiment, with one component for each kind that has a table, and three sections.
 
     `init_from` is the folder, relative to the working directory, of a finished run whose final weights initialise
     training, or None. `requires` lists the distributions of the plugins whose components the experiment uses.

@@ -1,4 +1,4 @@
-"""Classifiers for guidance, which return the probability that a sequence belongs to a class."""
+"""Classifiers for guidance, which return the log-probability that a sequence belongs to a class."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class NaiveBayesClassifier:
     refs = ("https://www.cs.cmu.edu/~knigam/papers/multinomial-aaaiws98.pdf",)
 
     words: tuple[str, ...] = param(help="words or phrases that mark a passage as on-topic")
-    corpus: Corpus = component_param("corpus", "sotu", help="corpus whose training documents are counted")
+    corpus: Corpus = component_param("corpus", "sotu", help="corpus whose training split provides the token counts")
     documents: int = param(1000, help="maximum number of documents to read", ge=1)
     smoothing: float = param(1.0, help="additive smoothing: the constant added to every token count", gt=0)
     prior: float | None = param(
@@ -74,7 +74,7 @@ class NaiveBayesClassifier:
     )
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier after reading the corpus, which takes seconds for 10 MB; see `Classifier`."""
+        """Return the classifier after reading the corpus, or raise a `UserError` if all or no passages are on-topic."""
         if not self.words:
             raise UserError('classifier naive_bayes has no words; set at least one, as in words=["peace"]')
         import torch
@@ -96,7 +96,7 @@ class NaiveBayesClassifier:
             if not passages[which]:
                 raise UserError(
                     f"classifier naive_bayes: {name} passage of {length} tokens contains one of the words "
-                    f"{', '.join(self.words)}; set different words, or read more documents"
+                    f"{', '.join(self.words)}; set different words, or raise its `documents`"
                 )
         prior = passages[1] / sum(passages) if self.prior is None else self.prior
         tokens += self.smoothing
@@ -121,7 +121,7 @@ class BagOfTokens:
         """Return log p(class | z), [M], from the embedding of z, [M, L, 1]."""
         from torch.nn.functional import logsigmoid
 
-        self.table = self.table.to(x.device)  # for callers that read it at every step and would move it each time
+        self.table = self.table.to(x.device)  # so that callers that read it at every step need not move it
         return logsigmoid(self.bias + x[:, :, 0].sum(1))
 
 
@@ -188,7 +188,7 @@ def _imported(path: str) -> Any:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise UserError(
-            f"guidance.classifier.path: {path} cannot be imported: {error}; correct it, or set PYTHONPATH to its folder"
+            f"guidance.classifier.path: {path} cannot be imported: {error}; correct the path or PYTHONPATH"
         ) from error
     if not callable(function):
         raise UserError(f"guidance.classifier.path: {path} is not a function; set the path of a function")

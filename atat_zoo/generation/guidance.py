@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Guidance(Protocol):
     """A component of the kind `guidance`.
 
-    The guided p_θ is normalised, and a token with probability 0 keeps that probability. At strength 0, `guide` returns
-    its argument.
+    The guided p_θ is normalised, and a token with probability 0 keeps that probability. If the guidance has no effect,
+    for example because its strength is 0, `guide` returns its argument.
     """
 
     name: str
@@ -57,13 +57,13 @@ class TokenBiasGuidance(Guidance):
 
     A word matches with and without a leading space (without one only where no word precedes it), both as given and, if
     it is in lower case, capitalised. With the strength s, the probability p of a one-token word becomes p · exp(s),
-    normalised. A word of n pieces is raised piece by piece in each window whose visible tokens match: with m pieces
+    normalised. A word of n pieces gets its bias piece by piece in each window whose visible tokens match: with m pieces
     visible, each of the others gets s · (m + 1)/n. In total a complete word gains s, whatever the order of its pieces,
     and an incomplete word gains nothing (potential-based shaping, Ng et al., ICML 1999).
 
-    A banned word is never completed, however many tokens are sampled at once: in each window that matches so far, the
-    piece at the last masked position is excluded. Where a ban would exclude every token of nonzero probability, it is
-    ignored. Only the tokenizer's own encoding of a word matches.
+    A banned word is never completed, however many tokens are sampled at once: in each window whose visible tokens
+    match, the piece at the last masked position is excluded. The bans are ignored at a position at which they would
+    exclude every token of nonzero probability. Only the tokenizer's own encoding of a word matches.
     """
 
     name = "token_bias"
@@ -80,7 +80,7 @@ class TokenBiasGuidance(Guidance):
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not (self.words or self.tokens or self.ban):
-            raise UserError('guidance: token_bias has no words; set at least one, as in guidance.words=["peace"]')
+            raise UserError('guidance: token_bias has no words or bans; set one, as in guidance.words=["peace"]')
         from atat_zoo.diffusion.terms import Terms
         from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
 
@@ -114,9 +114,9 @@ class ImportanceBiasGuidance(Guidance):
     """A bias that raises the importance I of some words to I + s · (1 − I), for samplers that use importance.
 
     A negative strength gives I + s · I. Complete words are matched in the draft: z with the most probable token at each
-    mask. Without an estimator every token has importance ½. The bias does not change p_θ; it changes only the decoding
-    order of samplers that use importance, such as `uncertainty_guided`. The estimator `term_bias` does the same during
-    training.
+    mask. Without an estimator I is ½ for every token. The bias does not change p_θ; it changes only the decoding order
+    of samplers that use importance, such as `uncertainty_guided`. The estimator `term_bias` raises the importance of
+    words in the same way during training.
     """
 
     name = "importance_bias"
@@ -191,7 +191,7 @@ class ClassifierGuidance(Guidance):
         help="exact: score each candidate with the classifier; first_order: approximate the effect of all "
         "tokens with one gradient",
     )
-    candidates: int = param(50, help="for exact: number of most probable tokens to score per position", ge=1)
+    candidates: int = param(50, help="number of most probable tokens that `exact` scores at each position", ge=1)
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
@@ -242,7 +242,7 @@ class ClassifierFreeGuidance(Guidance):
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
-        """Return a guided text generator, which raises a `UserError` if no sequence begins with the condition."""
+        """Return a guided text generator, which later raises a `UserError` if no sequence begins with the condition."""
         if not self.strength:
             return text_generator
         from atat_zoo.generation.guided_denoiser import Contrast, GuidedDenoiser
@@ -286,7 +286,7 @@ class CombinedGuidance(Guidance):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
-        """Yield the problems of both guidances, each with a key nested one level deeper."""
+        """Yield the problems of both guidances, with keys that begin with `guidance.first` or `guidance.second`."""
         for key, inner in (("guidance.first", self.first), ("guidance.second", self.second)):
             for problem in inner.check(experiment):
                 if isinstance(problem, Problem):

@@ -86,7 +86,7 @@ class GuidedDenoiser(Denoiser):
 class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
     """A guided decoder for block-by-block generation, whose guidance also sees the finished blocks.
 
-    It keeps as many tokens as the network sees. It provides neither order weights nor scores of visible tokens.
+    It keeps the last `window` tokens and provides neither order weights nor scores of visible tokens.
     """
 
     def __init__(self, guided: GuidedDenoiser, batch: int, window: int) -> None:
@@ -108,7 +108,7 @@ class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
         return super().guide(log_probs, text, t, (row, text.shape[1] - tokens.shape[1] + position))
 
     def having(self, tokens: Tensor) -> Tensor:
-        """Return the finished blocks followed by the tokens of the next block."""
+        """Return the last tokens, as many as the network sees, of the finished blocks and the next block."""
         return torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
 
     @override
@@ -150,14 +150,14 @@ class Contrast:
         first, there = tokens[:, self.begin : end], torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
         if first.shape[1] == len(self.ids):
             there = (first == self.ids).all(1)
-        # Later sequences may not begin with it: a long text is seen through a window that no longer includes the
+        # Later sequences need not begin with the condition: the window of a long text may no longer include the
         # prompt.
         if not (self.seen or bool(there.any())):
             problem = f"guidance.condition: no sequence begins with {self.text!r}; begin every prompt with it"
             raise UserError(f"{problem}, as in atat sample --prompt {self.text!r}")
         self.seen.append(True)
         rows, positions = pairs(where)
-        if self.dropped:  # rows that do not have it are all masks
+        if self.dropped:  # rows that do not begin with the condition become all masks; they are not guided
             where = rows, (positions - len(self.ids)).clamp(min=0)
             bare = torch.cat([tokens[:, : self.begin], tokens[:, end:]], dim=1)
             bare = bare.masked_fill(~there[:, None], self.mask_id)
@@ -175,7 +175,7 @@ _LEAST = -1e4  # lower limit of log f, so that texts to which a classifier gives
 
 
 def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
-    """Return log f(z with a candidate) − log f(z), or −∞, [N, K], for candidates, int64 [N, K], at N positions."""
+    """Return log f(z with a candidate) − log f(z), [N, K], −∞ if f is 0, for candidates, int64 [N, K], at positions."""
     rows, positions = pairs(where)
     length, candidates = tokens.shape[1], ids.shape[1]
     # Never in bf16: a single token changes log f only a little.

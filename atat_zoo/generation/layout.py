@@ -1,8 +1,8 @@
 """Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and their layout as sequences of tokens and masks.
 
 The text around a gap is tokenised piece by piece, so the given tokens never change. In a byte-pair encoding, a token
-includes the space before a word: " peace" is one token. A space before a gap therefore belongs to the gap, whose first
-token must then begin with a space, so the text does not change.
+includes the space before a word: " peace" is one token. A space before a gap therefore belongs to the gap, and the
+gap's first token must begin with a space, which keeps the given text unchanged.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def prompt_ids(
 ) -> list[int]:
     """Return the tokens of a question or a list of messages as a chat prompt, up to where the answer begins.
 
-    Unless the messages are `trusted`, a chat template is refused if it lets a message imitate another role.
+    Raises a `UserError` for invalid messages and, unless they are `trusted`, if one could imitate another role.
     """
     try:
         every = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
@@ -164,7 +164,7 @@ def answer_text(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
 
 
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
-    """Raise a `UserError` for sequences that do not fit in memory or exceed `seen`, the denoiser's maximum length."""
+    """Raise a `UserError` if sequences do not fit in memory, or exceed `seen` tokens for a sampler without blocks."""
     if length > seen and not sampler.blockwise:
         raise TooLongError(
             f"length {length} exceeds the model's maximum length, {seen}; pass at most {seen}, or "
@@ -174,7 +174,7 @@ def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None
         32 * number * length,
         f"generating {number} sequence{'s' * (number != 1)} of {length} tokens",
         "those tokens",
-        "ask for less",
+        "generate fewer or shorter sequences",
     )
 
 
@@ -243,7 +243,7 @@ class Request:
 class TextForm:
     """The text format of a model, which encodes prompts and texts with gaps."""
 
-    tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask
+    tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask id
     length: int  # tokens in a training sequence, which the denoiser sees at once
     special: Literal["none", "document", "sequence", "both"] = "none"
     form: Literal["text", "chat"] = "text"  # a chat template adds EOS to dialogues
@@ -260,7 +260,7 @@ class TextForm:
         return SpaceAwareTokenizer(self.tokenizer)
 
     def framing(self, length: int, before: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        """Return the tokens that begin a sequence (BOS, if used, and those `before` the prompt) and that end it (EOS).
+        """Return the tokens that begin a sequence, BOS (if used) and those `before` the prompt, and those that end it.
 
         A sequence longer than the training length has neither BOS nor EOS. A sequence that begins with BOS gets no
         second BOS.
@@ -269,7 +269,7 @@ class TextForm:
         return [*(() if list(before[:1]) == first else first), *before], last
 
     def end(self, *, chat: bool = False, windows: bool = False) -> int | None:
-        """Return the token that ends a generated text: EOS, or None for `windows` or if training had no EOS."""
+        """Return the token that ends a generated text: EOS, or None for `windows` and for a model without EOS."""
         return self.tokenizer.eos if not windows and (chat or has_eos(self.special, self.form)) else None
 
     def request(
@@ -296,12 +296,12 @@ class TextForm:
         messages are `trusted`, a chat template is refused if it lets a message imitate another role.
 
         A sequence has `length` tokens, including prompt, BOS and EOS; the default is the training length. A longer
-        sequence, whose positions shift, has no BOS or EOS, and a space at the end of its prompt stays there. The same
-        seed gives the same texts. `batch_size` sequences are generated at a time.
+        sequence, which the model reads in windows, has no BOS or EOS, and its first token need not begin with the space
+        that ends the prompt. The same seed gives the same texts. `batch_size` sequences are generated at a time.
 
         Raises:
             UserError: if a number is too small, if the length exceeds the training length and the sampler does not
-                generate block by block, or if prompt and suffix do not fit.
+                generate block by block, or if prompt and suffix do not fit or have gaps.
         """
         for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
             if value is not None and value < least:

@@ -102,7 +102,7 @@ class Model:
         try:
             if (version := description["format"]) != FORMAT:
                 raise UserError(
-                    f"{folder} has format {version}, but this version reads format {FORMAT}; update atat-zoo"
+                    f"{folder} has format {version}, but this atat-zoo reads format {FORMAT}; update atat-zoo"
                 )
             step = int(description["step"])
             context = Context(**description["context"], device=str(exact_device(device)))
@@ -115,7 +115,7 @@ class Model:
         if context.vocabulary_size != tokenizer.vocabulary_size:
             said = f"{DESCRIPTION} has a vocabulary of {context.vocabulary_size} tokens"
             has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
-            raise UserError(f"{folder}: {said}, {has}; copy both files again, or retrain the model")
+            raise UserError(f"{folder}: {said}, but {has}; copy both files again, or retrain the model")
         context = attrs.evolve(context, tokenizer=tokenizer)
         bare = spreads and not experiment.parts["backbone"].built_with_weights
         with without_weights() if bare else nullcontext():
@@ -137,7 +137,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights; computations outside the network run on the device of the context."""
+        """The device of the weights; computations outside the network run on `context.device`."""
         return self.module.backbone.embedding.weight.device
 
     @property
@@ -187,13 +187,13 @@ class Model:
     ) -> Generation:
         """Return generated texts.
 
-        `sampler` and `guidance` are each a name, a table {use = …} or a component; the defaults are those of the
+        `sampler` and `guidance` are each a name, a dict {"use": …} or a component; the defaults are those of the
         experiment. See `text_generator` for `precision` and `compile`, `TextForm.request` for `length`, `seed`,
         `prompt`, `suffix`, `chat`, `trusted`, `windows` and `batch_size`, and `TextGenerator.generate` for `rows` and
         `observe`.
 
         Raises:
-            UserError: if an option is unknown, the length exceeds the training length, or prompt and suffix do not fit.
+            UserError: if an option is unknown, or the sampler, guidance, length, prompt or suffix does not fit.
         """
         parts = self._parts(named := {"sampler": sampler, "guidance": guidance})
         check_options(options, (TextGenerator.request, TextGenerator.generate), parts, named)
@@ -227,7 +227,7 @@ class Model:
         return guided.infill(parts["sampler"], layouts, number=number, weigher=text_generator, **options)
 
     def unmask(self, *, sampler: Sampler | Named | None = None, **options: Any) -> Unmasking:
-        """Return the states of one text after each decoding step, which a notebook displays.
+        """Return the states of one text before and after each decoding step, which a notebook displays.
 
         The options are those of `sample`, such as `prompt`, `suffix`, `length` and `seed`.
 
@@ -245,7 +245,7 @@ class Model:
         """Return the importance of each token of a text, in [0, 1], from the model's estimator.
 
         An estimator that reads z is evaluated once per token, with that token masked. A time-conditioned estimator is
-        evaluated at the middle of the diffusion time, as in `atat eval`.
+        evaluated at t = 0.5, as in `atat eval`.
 
         Raises:
             UserError: if the model has no estimator, or the text is too long.
@@ -268,8 +268,8 @@ class Model:
     def uncertainty(self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64) -> TokenScores:
         """Return the uncertainty of each token of a text, in [0, 1], given all other tokens.
 
-        `metric` is a component of the kind `uncertainty`, or its name. Each token is masked separately, which takes one
-        forward pass.
+        `metric` is a component of the kind `uncertainty`, or its name. Each token is masked in its own copy of the
+        text, and a forward pass evaluates `batch_size` copies.
 
         Raises:
             UserError: if the text is too long, or the metric is unknown.
@@ -290,8 +290,8 @@ class Model:
             masked: indices of the tokens to mask in a text without gaps, not counting BOS and EOS.
 
         Raises:
-            UserError: if a gap is malformed or has no fixed length, nothing is masked, the text is too long, or a token
-                follows a gap and the model reads from left to right.
+            UserError: if a gap is malformed or has no fixed length, `masked` is empty or out of range, the text is too
+                long, or a token follows a gap and the model reads from left to right.
         """
         text_generator, mask_id = self.text_generator(), self.context.mask_id
         if masked is None:
@@ -304,7 +304,7 @@ class Model:
             row, inner = self._row(text)
             n = inner.stop - inner.start
             if not masked or not all(0 <= i < n for i in masked):
-                raise UserError(f"masked: the text has {n} tokens; pass indices from 0 to {n - 1}")
+                raise UserError(f"masked: the text has {n} tokens; pass one or more indices from 0 to {n - 1}")
             z = row.clone()
             z[torch.tensor(sorted(set(masked)), device=z.device) + inner.start] = mask_id
         where = z == mask_id
@@ -324,15 +324,15 @@ class Model:
         """Return bounds on −log p of texts in nats, or −log p itself if the objective computes it exactly.
 
         With the same draws, seed and text, the results equal those of `atat eval`; text n has the masks of row n. A
-        text may be shorter than the training length. It is padded as in training with `data.packing = "document"`, and
-        otherwise only to a multiple of the model's block size.
+        text may be shorter than the training length. With `data.packing = "document"`, it is padded to the training
+        length, as in training; otherwise, only to a multiple of the model's block size.
 
         Args:
             texts: one text or several.
-            draws: number of masks per text, by default that of [evaluation]. More draws lower the error of the
+            draws: number of masks per text, by default `evaluation.mask_samples`. More masks lower the error of the
                 estimate.
             seed: seed of the masks, by default the experiment's.
-            bound: estimator of the bound, a component of the kind `bound`; by default that of [evaluation].
+            bound: estimator of the bound, a component of the kind `bound`; by default `evaluation.bound`.
             batch_size: number of texts in a forward pass.
 
         Raises:
@@ -393,7 +393,7 @@ class Model:
 
         Args:
             text: a text with gaps, `[MASK]`, `[MASK:3]` or `[MASK:2-4]`.
-            evaluations: maximum number of forward passes; ignored by a model with a decoding order of its own.
+            evaluations: maximum number of decoding steps; ignored with `sampler`, or if the model fixes its own order.
             sampler: sampler to use instead of the greedy one.
 
         Raises:
@@ -484,7 +484,7 @@ class Model:
             UserError: if a weight is not finite, or a file cannot be written.
         """
         state = self.module.state_dict()
-        if self.base is not None:  # which has these
+        if self.base is not None:  # the base run has these weights
             theirs = of_base(self.module)
             state = {name: tensor for name, tensor in state.items() if name not in theirs}
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
@@ -562,7 +562,7 @@ def _placed(part: Any, named: Any, name: str, value: Any) -> dict[str, Any] | No
 
 
 def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return a dict from name to tensor for a model folder, checked against its `description` (model.json)."""
+    """Return the weights in a model folder by name, or raise a `UserError` if they do not match its `description`."""
     path = folder / WEIGHTS
     check(folder, description, WEIGHTS)
     try:
@@ -575,7 +575,7 @@ def weights_of(folder: Path, description: dict[str, Any], device: str | torch.de
 
 
 def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return a dict from name to tensor for a model folder, with LoRA matrices merged."""
+    """Return the weights in a model folder by name, with LoRA matrices merged into the base weights."""
     description = described(folder)
     if not description["experiment"].get("backbone", {}).get("lora_rank"):
         return weights_of(folder, description, device)
@@ -585,7 +585,7 @@ def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str,
 
 
 def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[str, Tensor]:
-    """Return the base weights of a LoRA run, whose folder contains only the LoRA matrices."""
+    """Return the base weights of a LoRA run, or raise a `UserError` if they have been moved or changed."""
     try:
         places, digest = [RunFolder(Path(base[key])).model for key in ("run", "path")], base["sha256"]
     except (KeyError, TypeError) as error:
@@ -593,7 +593,7 @@ def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[st
     holds = f"{folder} contains only LoRA matrices for the weights of {base['run']}"
     found = [place for place in places if (place / WEIGHTS).is_file()]
     if not found:
-        raise UserError(f"{holds}, which no longer exists; move that run back to {base['path']}")
+        raise UserError(f"{holds}, which no longer exists; restore that run at {base['path']}")
     for place in found:
         if sha256_of(place / WEIGHTS) == digest:
             return plain_weights(place, device)

@@ -48,7 +48,7 @@ def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None
     Args:
         module: the module, changed in place; not changed on a CPU, where the operating system pages the mapped weights.
         device: the device of the module's inputs and outputs.
-        room: bytes available for layers on each device, in the order of filling; by default the free memory.
+        room: bytes available for layers on each device, in the order of filling; by default most of the free memory.
     """
     if torch.device(device).type == "cpu":
         return
@@ -61,7 +61,7 @@ def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None
         room[device] = min(room[device], free[device] - _LOGITS)
     sizes = [sum(tensor.nbytes for *_, tensor in _tensors(layer)) for layer in layers]
     places = _places(sizes, room)
-    if None in places:  # the layers that do not fit need room in turn
+    if None in places:  # memory for a copy of the largest layer that does not fit
         places = _places(sizes, {**room, device: room[device] - max(sizes)})
     if any(place != device for place in places):
         changed: Any = module
@@ -78,7 +78,7 @@ def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None
 
 
 def is_spread(module: nn.Module) -> bool:
-    """Return whether the layers of a module are spread."""
+    """Return whether some layers of a module are on other devices, or are copied to the device when needed."""
     return bool(getattr(module, "layers_elsewhere", False))
 
 

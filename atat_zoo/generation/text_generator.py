@@ -3,7 +3,7 @@
 A `TextGenerator` is a denoiser with its tokenizer, from any source; `Model.text_generator` returns one.
 
 The model also chooses the length n of a gap [MASK:a-b]. With a uniform prior, P(n | given) ∝ p_θ(given text | gap of n
-masks) by Bayes' rule, and each fill samples its own n; ranking by the mean log-likelihood of the fill would instead
+masks) by Bayes' rule, and each fill samples its own n. Ranking by the mean log-likelihood of the fill would instead
 prefer lengths that are easy to fill. The text to the left of the first such gap does not depend on n. The likelihood of
 the rest follows from the chain rule: each token is predicted from the tokens to its left, with all others masked, which
 is exact for an exact denoiser.
@@ -60,17 +60,17 @@ class FilledText:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Infilling:
-    """Fills of the given texts, as lists with one item per given text."""
+    """The fills of the given texts; `filled[j][k]` is fill k of text j."""
 
     filled: list[list[FilledText]]
     lengths: list[dict[tuple[int, ...], float]]  # the probability of each combination of gap lengths
     max_nfe: int  # the largest NFE that the sampler's settings allow for a fill
-    evaluations: int  # total number of rows evaluated for the lengths
+    evaluations: int  # total number of rows evaluated to choose the lengths
     seconds: float
 
     @property
     def texts(self) -> list[str]:
-        """All texts as a flat list."""
+        """All filled texts as a flat list: the fills of the first text, then those of the second, and so on."""
         return [filled.text for fills in self.filled for filled in fills]
 
 
@@ -83,7 +83,7 @@ class TextGenerator(TextForm):
     """
 
     denoiser: Denoiser
-    cost: int = 1  # passes through a network per evaluation
+    cost: int = 1  # forward passes per evaluation of the denoiser
     device: str | torch.device = "cpu"  # device of the texts
     network: str | torch.device | None = None  # device of the network, if different
     bf16: bool = False  # whether the network computes in bf16, by autocast; log-probabilities are always float32
@@ -169,7 +169,7 @@ class TextGenerator(TextForm):
         batch_size: int = 64,
         weigher: TextGenerator | None = None,
     ) -> Infilling:
-        """Return `number` fills of each text, for the layouts that the method `layouts` returns.
+        """Return `number` fills of each text, given as the layouts that the method `layouts` returns.
 
         A fill depends only on the seed, the text, its index and the index of the fill. Up to `batch_size` rows of the
         same length are filled together. The probabilities of the lengths come from `weigher`, by default this text
@@ -210,7 +210,7 @@ class TextGenerator(TextForm):
         )
 
     def opening(self, positions: Sequence[int], words: SpaceAwareTokenizer) -> TextGenerator:
-        """Return a text generator whose tokens at the given positions begin with a space, if any token does."""
+        """Return a text generator whose tokens at `positions` begin with a space, unless this has probability 0."""
         if not positions:
             return self
         import torch
@@ -240,7 +240,7 @@ def row_numbers(texts: int, number: int) -> Tensor:
 def length_posterior(
     text_generator: TextGenerator, layout: Layout, batch_size: int = 64
 ) -> dict[tuple[int, ...], float]:
-    """Return P(lengths | given text) for every combination of lengths; the model must read the text after a gap."""
+    """Return P(lengths | given text) for all combinations, or raise a `UserError` if the model reads left to right."""
     import torch
 
     if len(layout.choices) == 1:

@@ -21,7 +21,7 @@ _MOST = 40  # maximum number of states to display
 
 
 class TokenScore(NamedTuple):
-    """The text of a token and its value: an importance or uncertainty in [0, 1], or an NLL in nats."""
+    """The text of a token and its value: an importance, uncertainty or probability in [0, 1], or an NLL in nats."""
 
     token: str
     value: float
@@ -86,11 +86,11 @@ class NLLBound:
         return ratio(self.nats, self.tokens)[1]
 
     def __repr__(self) -> str:
-        return f"<Bounded: {self.said}>"
+        return f"<NLLBound: {self.said}>"
 
     @property
     def said(self) -> str:
-        """The nats per token and their standard error, or the reason why there is no standard error."""
+        """The nats per token with their standard error, and a note if the standard error is missing or 0."""
         if len(self.nats) == 1:
             return f"{self.per_token:.4f} nats per token (no standard error for a single text)"
         equal = "" if self.stderr else " (the texts do not differ)"
@@ -102,7 +102,7 @@ class TextScores:
     """Bounds on −log p of texts under a model.
 
     Attributes:
-        bounds: a dict from name to bound, as in `atat eval`, in which the objective's first bound is first.
+        bounds: the objective's bounds by name, as in `atat eval`, in the objective's order.
         texts: the tokens of each text with their contributions in nats, which sum to the text's first bound.
         draws: number of masks per text; 0 if the likelihood is exact.
     """
@@ -130,7 +130,7 @@ class Unmasking:
     """The states of a text while it is generated.
 
     Attributes:
-        frames: the tokens of the text before the first decoding step and after each step, with None for a mask.
+        frames: the tokens of the text at first and after each filling or remasking, with None for a mask.
         text: the generated text, as returned by `Model.sample`.
     """
 

@@ -1,4 +1,4 @@
-"""The registry, which maps the names of components to the components.
+"""The registry, which maps the kinds and names of components to their classes.
 
 Does not import torch.
 """

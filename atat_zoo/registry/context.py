@@ -27,7 +27,7 @@ class Context:
         counts: the number of occurrences of each token in the training shards, int64 [V], or None.
         ngram_prior: a function that returns the `NGramPrior` of the training shards, which may take a minute; None
             without shards, for example for a saved model.
-        steps: the number of optimizer steps in training, for components that follow its progress.
+        steps: the number of optimizer steps in training, for components that follow the progress of training.
         seed: the experiment's seed, for initial values.
         device: the torch device for everything except the networks: the networks' device, or the CPU if that device
             does not support float64; see `atat_zoo.system.devices`.
@@ -57,5 +57,5 @@ class Context:
 
     @property
     def mask_id(self) -> int:
-        """The id of the mask token m, which is always V; the head therefore has no output for the mask."""
+        """The id of the mask token m, which is always V, so the head's V outputs do not include the mask."""
         return self.vocabulary_size

@@ -1,4 +1,4 @@
-"""The kinds of component, and one hook per kind with which packages add components; a hook returns classes.
+"""The kinds of component, and one hook per kind, in which a plugin returns the classes of its components.
 
 A plugin is a module that an entry point in the group `atat_zoo` refers to:
 
@@ -52,14 +52,12 @@ _KINDS = (
         "modeling.position_sets",
         "strided",
     ),
-    Kind("bound", "Estimates the bound on held-out text.", "modeling.bounds"),
+    Kind("bound", "Estimates the bound on the NLL of held-out text.", "modeling.bounds"),
     Kind("estimator", "Estimates the importance of each token, in [0, 1].", "modeling.estimators", "uniform"),
     Kind("masking", "Computes masking probabilities from importance and a mask rate.", "modeling.masking", "uniform"),
     Kind("position_bias", "The position-dependent bias of the masking `position`.", "modeling.masking.position_bias"),
     Kind("mask_drawing", "Samples a mask from masking probabilities.", "modeling.masking.mask_drawing", "bernoulli"),
-    Kind(
-        "curriculum", "Shifts the loss weights from easy to hard tokens during training.", "modeling.curricula", "none"
-    ),
+    Kind("curriculum", "Weights the loss of each token, for example easy tokens first.", "modeling.curricula", "none"),
     Kind("target", "The training target of the importance estimator.", "modeling.targets", "difficulty"),
     Kind("uncertainty", "The uncertainty of a prediction, in [0, 1].", "modeling.uncertainty"),
     Kind(
@@ -73,7 +71,7 @@ _KINDS = (
     Kind("remasking", "Chooses the sampled tokens that are masked again.", "generation.samplers.remasking"),
     Kind(
         "stopping_rule",
-        "Decides when to fill all remaining positions in one step.",
+        "Decides when to fill all remaining masks in one step.",
         "generation.samplers.stopping_rule",
     ),
     Kind("token_sampling", "Samples tokens from log-probabilities.", "generation.samplers.token_sampling"),
@@ -90,7 +88,7 @@ _KINDS = (
     Kind("callback", "Adds training metrics, or stops training early.", "training.callbacks"),
     Kind("algorithm", "Changes the training loop.", "training.algorithms"),
     Kind("metric", "A metric of the predictions at masked tokens or of generated text.", "evaluation.metrics"),
-    Kind("task", "A held-out evaluation task with scores.", "evaluation.tasks"),
+    Kind("task", "An evaluation of the trained model, such as a benchmark.", "evaluation.tasks"),
     Kind("judge", "A judge model that scores generated text.", "evaluation.judges"),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}

@@ -81,7 +81,7 @@ def entry_points(group: str) -> Iterator[tuple[Distribution, EntryPoint | Except
 
 
 def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
-    """Yield every installed plugin, each loaded separately."""
+    """Yield every installed plugin, loaded separately unless disabled; raise a `UserError` only if `STRICT` is set."""
     allowed = os.environ.get(ALLOWED)
     chosen = None if allowed is None else {name.strip() for name in allowed.split(",")}
     for distribution, point in entry_points(hookspecs.PROJECT):
@@ -102,7 +102,7 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
 def of_plugin() -> Iterator[None]:
     """Run code from a plugin, and turn a KeyboardInterrupt that the plugin itself raises into a RuntimeError.
 
-    The user's interrupt only reaches the main thread, and does not if SIGINT is ignored, as under `nohup`.
+    The user's own interrupt reaches only the main thread, and no thread if SIGINT is ignored, as under `nohup`.
     """
     pressed = False
     before: Any = signal.getsignal(signal.SIGINT)
@@ -138,7 +138,7 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
             _refuse_newer(getattr(module, "CONTRACT", 1))
             entries = hook_entries(module, plugin.distribution)
         if not entries:
-            raise ImportError(f"{point.module} provides no components; mark its functions with @hookimpl")
+            raise ImportError(f"{point.module} provides no components; add hooks marked with @hookimpl")
         return attrs.evolve(plugin, entries=entries)
     except KeyboardInterrupt:
         raise
@@ -176,7 +176,7 @@ def broken(plugin: Plugin, error: BaseException) -> Plugin:
 
 
 def metadata_of(distribution: Distribution, key: str, otherwise: str) -> str:
-    """Return a field from a distribution's metadata, or `otherwise`, as after an interrupted installation."""
+    """Return a field of a distribution's metadata, or `otherwise` if an interrupted installation left it out."""
     # Once the backport importlib_metadata is imported, distributions may come from it: then metadata that is absent is
     # None, or, from its version 10, a FileNotFoundError.
     metadata: Any = None
@@ -186,7 +186,7 @@ def metadata_of(distribution: Distribution, key: str, otherwise: str) -> str:
 
 
 def registry_path(point: EntryPoint) -> Path | None:
-    """Return the path of `registry.toml` in an entry point's top-level package without importing the package."""
+    """Return the path of `registry.toml` in an entry point's top-level package, which is not imported, or None."""
     top = find_spec(point.module.partition(".")[0])
     for place in (top.submodule_search_locations or ()) if top else ():
         path = Path(place) / "registry.toml"

@@ -1,4 +1,4 @@
-"""Read and write `registry.toml`, which describes all components and parameters, so that none need be imported."""
+"""Read and write `registry.toml`, which describes all components, so that listing them does not import them."""
 
 import pkgutil
 import re
@@ -36,7 +36,7 @@ class Entry:
     distribution: str = "atat-zoo"
 
     def load(self) -> type:
-        """Import the component."""
+        """Import and return the component's class, with the defaults of its kind added."""
         module, _, name = self.path.partition(":")
         cls = getattr(import_module(module), name)
         if not isinstance(cls, type):
@@ -64,13 +64,13 @@ def shipped() -> Path:
 
 
 def read(path: Path, distribution: str = "atat-zoo") -> RegistryFile:
-    """Return a registry file, or raise a `UserError` if it is missing or damaged, or lists an unknown kind."""
+    """Return the content of a registry file, or raise a `UserError` if it is missing, damaged or has unknown kinds."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; reinstall the package that owns it") from None
     except (OSError, ValueError) as error:  # ValueError: invalid TOML or UTF-8
-        raise UserError(f"{path} is not valid TOML: {error}; restore or reinstall it") from None
+        raise UserError(f"{path} cannot be read as TOML: {error}; reinstall the package that owns it") from None
     aliases = _typed(data.get("alias", {}), dict[str, dict[str, str]], f"{path}: [alias]")
     unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias", "command"})
     if unknown and (now := old_names.KINDS.get(unknown[0])):
@@ -106,7 +106,7 @@ def _typed(value: Any, tp: Any, where: str) -> Any:
 
 
 def components_of(kind: str) -> list[type]:
-    """Return the built-in components of a kind, in source order."""
+    """Return the built-in components of a kind, by module and then in source order."""
     parts: list[type] = []
     package = KINDS[kind].module
     spec = find_spec(package)

@@ -91,8 +91,8 @@ def _nothing() -> None:
 def network_of(spec: Any, context: Context, *given: Any) -> Any:
     """Return a component's network, built from a context and the component's parameters.
 
-    The class that `network = "package.module:Class"` names receives the parameters as keyword arguments; parameters
-    that are components are built first. The class is imported only here, together with torch.
+    The class that `network = "package.module:Class"` names is called with the context, with `given`, and with the
+    parameters as keyword arguments, of which components are built first. It is imported only here, as is torch.
     """
     module, _, name = spec.network.partition(":")
     values = values_of(spec)
@@ -102,7 +102,7 @@ def network_of(spec: Any, context: Context, *given: Any) -> Any:
 
 
 def problems_of(part: Any, experiment: Any) -> Iterator[Problem]:
-    """Yield the problems that a component's `check` finds in an experiment; plugins may yield plain strings."""
+    """Yield the problems that a component's `check` finds in an experiment; a plugin's `check` may yield strings."""
     for problem in part.check(experiment):
         yield problem if isinstance(problem, Problem) else Problem("", str(problem))
 
@@ -219,7 +219,7 @@ class Mismatch(Exception):
 
 
 def convert(value: Any, tp: Any) -> Any:
-    """Return `value` as type `tp`, or raise `Mismatch`; the only value conversion is from integer to float."""
+    """Return `value` as type `tp`, or raise `Mismatch`; only an integer becomes a float, and a list a tuple."""
     if tp is Any:
         return value
     origin, args = typing.get_origin(tp), typing.get_args(tp)
@@ -368,7 +368,7 @@ def values_of(spec: Any) -> dict[str, Any]:
 
 
 def components_in(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the kind and the instance of every component among the parameters at any depth."""
+    """Yield the kind and the instance of every component that is a parameter of a component, at any depth."""
     for field in fields_of(type(spec)):
         if field.kind:
             value = getattr(spec, field.name)
@@ -378,7 +378,7 @@ def components_in(spec: Any) -> Iterator[tuple[str, Any]]:
 
 
 def unstructure(spec: Any) -> dict[str, Any]:
-    """Return a component as a TOML table that contains `use`, then every parameter."""
+    """Return a component as a TOML table that contains `use`, then every parameter that is not None."""
     table: dict[str, Any] = {"use": spec.name} if hasattr(spec, "name") else {}
     for field in fields_of(type(spec)):
         value = getattr(spec, field.name)

@@ -1,4 +1,4 @@
-"""`Zoo`, which holds the components of an installation by kind and name, and parameters that are components."""
+"""`Zoo`, which finds the components of an installation, and functions that declare components as parameters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Zoo:
 
     @staticmethod
     def from_code() -> registry_file.RegistryFile:
-        """Return the registry file generated from the code, which imports every built-in component."""
+        """Return a registry file generated from the code; imports every built-in component."""
         entries = [
             registry_file.entry_of(kind, cls, "atat-zoo") for kind in KINDS for cls in registry_file.components_of(kind)
         ]
@@ -87,7 +87,7 @@ class Zoo:
         return entry
 
     def component(self, kind: str, name: str) -> type:
-        """Import and return the class of a component."""
+        """Import and return the class of a component, or raise a `UserError` if it is unknown or its import fails."""
         entry = self.describe(kind, name)
         try:
             with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
@@ -122,7 +122,7 @@ class Zoo:
         return spec.structure(cls, {k: v for k, v in value.items() if k != "use"}, path, self)
 
     def spec(self, kind: str, value: str | Mapping[str, Any]) -> Any:
-        """Return an instance of a component: `zoo.spec("masking", {"use": "importance", "temperature": 0.7})`."""
+        """Return a component, as in `zoo.spec("masking", {"use": "importance"})`, or raise a `UserError`."""
         made, problems = self.structure(kind, value, kind)
         if problems:
             raise UserError("\n".join(map(str, problems)))
@@ -133,7 +133,7 @@ class Zoo:
         return self.spec(kind, value).build(context)
 
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-        """Return the distributions of the plugins that provide these (kind, component) pairs at any depth."""
+        """Return the distributions of the plugins that provide these (kind, component) pairs or components in them."""
         foreign = {(e.kind, e.name): e.distribution for plugin in self.plugins for e in plugin.entries}
         used = {
             (kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.components_in(top[1]))
@@ -151,7 +151,7 @@ class Zoo:
 
 @functools.cache
 def _load(registry: Path | None, allowed: str | None, strict: str | None) -> Zoo:
-    # The environment is part of the cache's key: a change in one process takes effect.
+    # The environment is part of the cache's key, so a change of it within a process takes effect.
     del allowed, strict
     menu = registry_file.read(registry or registry_file.shipped())
     return Zoo(menu, list(plugins.installed(menu.disabled)))

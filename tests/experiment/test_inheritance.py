@@ -105,7 +105,7 @@ def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
         ("data.length=97", "data.length: 97 is longer than backbone.max_length = 96; lower data"),
         ("init_from=", "init_from: expected the folder of a finished run, got ''"),
         ("init_from=nowhere", "init_from: nowhere is not a run folder: resolved.toml is missing; pass a folder that"),
-        ("tokenizer={use='run', path='other'}", "tokenizer.path: 'other' here, but a run that continues from"),
+        ("tokenizer={use='run', path='other'}", "tokenizer.path: 'other' here, but init_from = "),
         ("tokenizer={use='run', sha256='12'}", "tokenizer.sha256: '12' here, "),
     ],
 )

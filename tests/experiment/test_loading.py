@@ -173,7 +173,7 @@ def test_overrides_change_a_part_in_any_order(write):
         # Without end.
         (f"{'a.' * 2000}b=1", "is not a valid key: it is nested more than 64 levels deep"),
         (f"seed=0x{'f' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '0xfffff"),
-        (f"name={'ü' * 128}", "name: expected a folder name without '/', got 'üü"),
+        (f"name={'ü' * 128}", "name: expected a folder name of at most 255 bytes without '/', got 'üü"),
     ],
 )
 def test_overrides_take_the_same_validation(write, override, words):
@@ -408,7 +408,7 @@ def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
         ),
         (
             {"estimator": "transformer"},
-            "estimator 'transformer' reads the answers in a sequence together; set data.packing",
+            "estimator 'transformer' reads all dialogues in a sequence together; set data.packing",
         ),
     ],
 )

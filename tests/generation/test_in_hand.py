@@ -191,8 +191,8 @@ def test_few_evaluations_fill_many_masks(mdlm):
         (lambda model: model.score(["a", ""]), "text 2 is empty; pass at least one word"),
         (lambda model: model.score("x" * 23), "the text takes 25 tokens, including special tokens.*shorten it"),
         (lambda model: model.embed(["a", "x" * 30]), "text 2 takes 32 tokens"),
-        (lambda model: model.log_probs("abc", [3]), "masked: the text has 3 tokens; pass indices from 0 to 2"),
-        (lambda model: model.log_probs("abc", []), "masked: the text has 3 tokens; pass indices"),
+        (lambda model: model.log_probs("abc", [3]), "masked: the text has 3 tokens; pass one or more indices from 0"),
+        (lambda model: model.log_probs("abc", []), "masked: the text has 3 tokens; pass one or more indices"),
         (lambda model: model.log_probs("abc"), "the text has no gap"),
         (lambda model: model.log_probs("a[MASK:1-2]"), "a gap of variable length; fix its number of tokens"),
         (lambda model: model.fill("abc"), "the text has no gap"),
@@ -233,7 +233,7 @@ def test_a_model_and_its_answers_show_themselves(mdlm):
     score = mdlm.score(TEXTS)
     per_token = f"nelbo {score.first.per_token:.4f} ± {score.first.stderr:.4f} nats per token"
     assert repr(score) == f"<TextScores of 4 texts: {per_token}, 4 draws each>"
-    assert repr(score.first) == f"<Bounded: {per_token.removeprefix('nelbo ')}>"
+    assert repr(score.first) == f"<NLLBound: {per_token.removeprefix('nelbo ')}>"
     shown = [score, score.texts[0], mdlm.importance("a<b>"), mdlm.uncertainty("a<b>"), mdlm.log_probs("a[MASK]")]
     for each in shown:
         page = each._repr_html_()

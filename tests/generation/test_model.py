@@ -175,8 +175,8 @@ DAMAGED = [
     *((lambda folder, keep=keep: truncated(folder, keep), "cannot be read: ") for keep in (0, 100, -1)),
     *((lambda folder, text=text: written(folder, text), "cannot be read: ") for text in ("", "[]", "ÿ")),
     (lambda folder: describe(folder, experiment={}, context={"x": 1}), "cannot be read: TypeError"),
-    (lambda folder: describe(folder, format=2), "has format 2, but this version reads format 1; update atat-zoo"),
-    (of_sizes, "model.json has a vocabulary of 1099511627776 tokens, tokenizer.json has 258"),
+    (lambda folder: describe(folder, format=2), "has format 2, but this atat-zoo reads format 1; update atat-zoo"),
+    (of_sizes, "model.json has a vocabulary of 1099511627776 tokens, but tokenizer.json has 258"),
 ]
 
 

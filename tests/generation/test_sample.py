@@ -100,7 +100,7 @@ def test_what_is_written_prints_its_texts_and_counts_and_no_tensors(model):
     made = model.sample(9, seed=2, length=10)
     first, *lines = repr(made).splitlines()
     mean = sum(made.sample.nfe.tolist()) / 9
-    counts = f"<Sample of 9 texts of 10 tokens, {mean:.1f} network evaluations each, 6 at most>"
+    counts = f"<Sample of 9 texts of 10 tokens, {mean:.1f} network evaluations on average, 6 at most>"
     assert repr(made.sample) == counts
     assert first == f"<Generation in {made.seconds:.2f} s: {counts}"
     assert lines == [*(f"  {text!r}" for text in made.texts[:8]), "  and 1 more>"]

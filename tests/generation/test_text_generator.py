@@ -173,7 +173,7 @@ def test_some_of_the_texts_are_those_of_their_numbers():
 
 def test_texts_that_memory_does_not_hold_are_refused(monkeypatch):
     monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 31.9e9)
-    said = r"^generating 1000000 sequences of 1000 tokens needs about 32\.0 GB just for those tokens, .*; ask for less$"
+    said = r"^generating 1000000 sequences of 1000 tokens needs about 32\.0 GB .*; generate fewer or shorter sequences$"
     with pytest.raises(UserError, match=said):
         refuse_length(FIVE_STEPS, 10**6, 1000, 1000)
     refuse_length(FIVE_STEPS, 10**6, 990, 990)

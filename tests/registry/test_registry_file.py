@@ -120,8 +120,8 @@ LISTED = "[masking.x]\npath = 'a:b'\nsummary = ''\n"
     ("text", "words"),
     [
         (None, "registry.toml is missing; reinstall"),
-        (b"\xff\xfe", "is not valid TOML"),
-        ("[masking", "is not valid TOML"),
+        (b"\xff\xfe", "cannot be read as TOML"),
+        ("[masking", "cannot be read as TOML"),
         ("[maskin.x]\npath = 'a:b'\nsummary = ''", "[maskin] is not a kind of component; use one of corpus, "),
         ("[alias.maskin]\na = 'b'", "[maskin] is not a kind of component"),
         ("[masking.x]\nsummary = ''", "[masking.x] lacks the key 'path'"),

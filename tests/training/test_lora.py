@@ -210,7 +210,7 @@ def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_pat
     ):
         resume(interrupted)
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(UserError, match=r"which no longer exists; move that run back to "):
+    with pytest.raises(UserError, match=r"which no longer exists; restore that run at "):
         Model.from_run(interrupted)
     with pytest.raises(UserError, match=r"init_from: .* is not a run folder"):
         resume(interrupted)

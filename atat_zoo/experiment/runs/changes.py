@@ -1,4 +1,4 @@
-"""Compare experiments, and determine which settings may change while a run is trained.
+"""Compare experiments, and determine which settings may change when a run is resumed.
 
 Does not import torch.
 """
@@ -20,12 +20,12 @@ RESUMABLE = (
 )
 _FREE = ("name", "requires", "init_from", "corpus", "tokenizer.path", *RESUMABLE)
 
-# Keys of a corpus that say where its text is, or how it is obtained.
+# Keys of a corpus that say where its text is, or how to get the text.
 _LIES = frozenset({"path", "train", "validation", "test", "source", "tars", "cache", "cache_size", "timeout"})
 
 
 class Change(NamedTuple):
-    """A key path in an experiment with its two values, None if absent; `free` if the value may change during a run."""
+    """A key path with its values in two experiments, None if absent; `free` if the value may change during a run."""
 
     key: str
     was: Any
@@ -68,7 +68,7 @@ _OF_MODEL, _OF_SHARDS = ("corpus", "tokenizer", "init_from"), ("data.sequences_p
 def between_models(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return a dict from key to both values for the keys that make the models of two experiments differ.
 
-    Components with different names share no keys, except the n-gram prior of a backbone.
+    If a component is replaced by one with a different name, only `use` and a backbone's n-gram prior are compared.
     """
     every = list(changes(one, other))
     replaced = tuple(change.key.removesuffix("use") for change in every if change.key.endswith(".use"))

@@ -11,10 +11,10 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return the content of model.json after checking that all files of the model exist and can be read.
+    """Return the content of model.json, or raise a `UserError` if a file of the model is missing or damaged.
 
-    The tokenizer is checked against its hash; the weights, which may be large, are checked with `check` when they are
-    read.
+    The tokenizer is checked against its hash. The weights, which may be large, are not: use `check` before reading
+    them.
     """
     for name in (DESCRIPTION, WEIGHTS, TOKENIZER):
         if not (folder / name).is_file():
@@ -36,7 +36,7 @@ def check(folder: Path, description: dict[str, Any], name: str) -> None:
     except (OSError, KeyError, TypeError) as error:
         raise unreadable(folder / DESCRIPTION, error) from None
     if not same:
-        raise UserError(f"{folder / name} differs from {DESCRIPTION}: its SHA-256 has changed; {_AGAIN}")
+        raise UserError(f"{folder / name} differs from {DESCRIPTION}, which records a different SHA-256; {_AGAIN}")
 
 
 def sha256_of(path: Path) -> str:

@@ -34,7 +34,7 @@ class RunFolder:
     model/            the trained model: safetensors and JSON
     evaluations/      results, one JSON file each
     samples.txt       generated texts
-    report/           data for a report that training does not record
+    report/           data that the HTML report needs and training does not record
     logs/             files written by the loggers
     """
 
@@ -54,7 +54,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder contains a run; raises a `UserError` if the path cannot be a folder."""
+        """Whether the folder contains a run; raises a `UserError` if the path cannot be read."""
         try:
             if self._new.is_dir():
                 with suppress(UserError), self.lock():  # unless locked, the process that began it was killed
@@ -73,7 +73,7 @@ class RunFolder:
             )
 
     def table(self) -> dict[str, Any]:
-        """Return the resolved experiment as a table."""
+        """Return the resolved experiment as a table, or raise a `UserError` if it is missing or damaged."""
         self.require()
         try:
             return parsing.from_toml(parsing.read(self.resolved).decode("utf-8"))
@@ -84,10 +84,10 @@ class RunFolder:
             ) from None
 
     def model_at(self, step: int | str | None = None) -> Path:
-        """Return the folder of the final model, or of the model at a `step`, as in `step_of`.
+        """Return the folder of the final model, or of the model at a `step`, given as for `step_of`.
 
-        If the model does not exist, the `UserError` lists the available steps; a model from a different experiment is
-        refused.
+        Raises a `UserError` that lists the available steps if the model does not exist, or names the key that differs
+        if the model belongs to a different experiment.
         """
         trained = self.table()
         if step is None and (self.model / DESCRIPTION).is_file():
@@ -101,7 +101,7 @@ class RunFolder:
                 f"{checkpoints}"
             )
         if step not in models:
-            choose = f"choose one of the steps {steps}" if models else "it has no checkpoint yet; omit --step"
+            choose = f"choose one of the steps {steps}" if models else "it has no saved model yet; resume its training"
             raise UserError(f"--step {step}: {self.path} has no model for this step; {choose}")
         return self._own(models[step], trained)
 
@@ -120,7 +120,7 @@ class RunFolder:
         return model
 
     def step_of(self, step: int | str | None) -> int | None:
-        """Return the step that `--step` selects: a number, `newest`, or `best`, which needs `train.keep_best`."""
+        """Return the step that a number, `newest` or `best` selects; `best` raises a `UserError` if none was kept."""
         if step == "newest":
             return self.newest()
         if step != "best":
@@ -164,7 +164,7 @@ class RunFolder:
         return locks.held(self._lock)
 
     def began_with(self) -> dict[str, Any]:
-        """Return the initial device, precision and ranks of the run, or an empty dict if unknown."""
+        """Return the device, the precision and the number of ranks at the run's start, or an empty dict if unknown."""
         return self._environment("computes")
 
     def machine(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class RunFolder:
         return self._environment("machine")
 
     def initial_weights(self) -> str | None:
-        """Return the SHA-256 of the weights that the run took from a different run, or None if unknown."""
+        """Return the SHA-256 of the weights from `init_from`, or None if there are none or it is unknown."""
         return self._environment("init_from").get("sha256")
 
     def imported(self) -> dict[str, Any]:
@@ -241,9 +241,9 @@ class RunFolder:
         return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
 
     def keeps(self, path: Path) -> bool:
-        """Whether a path belongs to a file of this run, existing or not, rather than to a file added by others.
+        """Return whether a path is that of a file of this run, existing or not, and not of a file added by others.
 
-        A folder in report/ may be the user's.
+        Of report/, only files count, because a folder in it may be the user's.
         """
         if not self.resolved.is_file():
             return False
@@ -254,11 +254,11 @@ class RunFolder:
 
     @contextmanager
     def replacement(self) -> Iterator["RunFolder"]:
-        """Yield an empty run folder; on success, its run replaces the run in this folder, which is deleted.
+        """Yield an empty run folder; on success, its run replaces the run in this folder, and the old run is deleted.
 
-        This folder is locked. A failure before the replacement leaves the run unchanged. Once begun, the replacement is
-        completed even if the process is killed: the next process that locks the folder or reads its run completes it.
-        Files that do not belong to the run are kept.
+        The caller holds `lock`. A failure before the replacement leaves the old run unchanged. Once begun, the
+        replacement is completed even if the process is killed: the next process that locks the folder or reads its run
+        completes it. Files that do not belong to the run are kept.
         """
         with atomic_files.making_folder(self._new, replace=True, shown=self.path) as beside:
             yield RunFolder(beside)
@@ -289,13 +289,13 @@ class RunFolder:
             atomic_files.discard(self._old)
 
     def append_metrics(self, line: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl."""
+        """Append one line to metrics.jsonl, or raise a `UserError` if the file cannot be written."""
         try:
             with self.metrics.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             reason = f"{self.metrics} cannot be written: {error.strerror}"
-            raise UserError(f"{reason}; free some space and resume") from error
+            raise UserError(f"{reason}; free some space or make it writable, then resume") from error
 
     def read_metrics(self, *, damaged: bool = False) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl except a truncated last line.
@@ -357,14 +357,14 @@ class RunFolder:
         return lines, f"{self.metrics}: {which} damaged"
 
     def checkpoint_model(self, step: int) -> Path:
-        """Return the path of a checkpoint's model."""
+        """Return the path of the model that belongs to the checkpoint at `step`."""
         return self.checkpoints / f"step-{step:08d}"
 
     @contextmanager
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
         """Yield a path for the checkpoint at `step`, then hash it and delete all but the `keep` newest checkpoints.
 
-        The model at `step` is written first, so that every complete checkpoint has a model.
+        The caller writes the model at `step` first, so that every complete checkpoint has a model.
         """
         path = self.checkpoint_model(step).with_suffix(".pt")
         # Unfinished files left by a killed process; we hold the lock, so no process is writing them.
@@ -399,7 +399,7 @@ class RunFolder:
         return sorted(int(file.stem.removeprefix("step-")) for file in files if file.suffix == ".json")
 
     def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
-        """Return the newest checkpoint with a correct hash, or the one at `step`; None if it does not exist."""
+        """Return the newest of the checkpoints with a correct hash, or the one at `step`; None if there is none."""
         which = "step-*" if step is None else self.checkpoint_model(step).name
         for note in sorted(self.checkpoints.glob(f"{which}.json"), reverse=True):
             path = note.with_suffix(".pt")

@@ -1,7 +1,7 @@
 """Samplers, the decoding algorithms that fill masks with tokens.
 
 A sampler combines a decoding order, a number of tokens per step, remasking, a stopping rule and token sampling. Each is
-a kind of component; `loop` runs any combination.
+a kind of component; `loop` runs any compatible combination.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Observer = Callable[[dict[str, Any]], Sequence[int] | None]
 
 @attrs.frozen(kw_only=True, eq=False)
 class Sample:
-    """The result of a sampler: `tokens`, int64 [B, L], and the NFE of each sequence, int64 [B].
+    """The result of a sampler: `tokens`, int64 [B, L], and `nfe`, the NFE of each sequence, int64 [B].
 
-    `max_nfe` is the largest NFE that the sampler's settings allow.
+    `max_nfe` is the largest NFE of a sequence that the sampler's settings allow.
     """
 
     tokens: Tensor
@@ -39,7 +39,7 @@ class Sample:
         texts, length = self.tokens.shape
         mean = float(self.nfe.double().mean()) if texts else 0.0
         size = f"{texts:,} text{'s' * (texts != 1)} of {length:,} tokens"
-        return f"<Sample of {size}, {mean:.1f} network evaluations each, {self.max_nfe:,} at most>"
+        return f"<Sample of {size}, {mean:.1f} network evaluations on average, {self.max_nfe:,} at most>"
 
 
 class Sampler(Protocol):
@@ -53,12 +53,12 @@ class Sampler(Protocol):
 
     @property
     def causal(self) -> bool:
-        """Whether the sampler fills one mask at a time, always the leftmost, and needs no other prediction."""
+        """Whether the sampler fills one mask at a time, always the leftmost, and needs a prediction only there."""
         return False
 
     @property
     def blockwise(self) -> bool:
-        """Whether the sampler fills blocks from left to right; if so, it has a `block_size`, None for the model's.
+        """Whether the sampler fills blocks of `block_size` tokens from left to right; None uses the model's block size.
 
         Such a sampler accepts sequences that are longer than the model's maximum length.
         """
@@ -75,7 +75,7 @@ class Sampler(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the chosen positions depend only on z, without random numbers."""
+        """Whether the sampler chooses positions from z only, without random numbers."""
         return False
 
     @property
@@ -85,7 +85,7 @@ class Sampler(Protocol):
 
     @property
     def for_hub(self) -> dict[str, Any] | None:
-        """The options with which an exported model's `generate` does the same, or None (the default) if it cannot."""
+        """The options with which an exported model's `generate` uses this sampler; None (the default) if it cannot."""
         return None
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
@@ -96,13 +96,13 @@ class Sampler(Protocol):
         """Return `tokens`, int64 [B, L], with every mask filled; all other tokens are given and stay unchanged.
 
         A time-conditioned denoiser gets t from the `tokens_per_step` component if that defines times, and otherwise
-        from the fraction of masked tokens; steps that change nothing need no forward pass. Each row has its own seed,
-        int64 [B], so a row does not depend on its batch.
+        from the fraction of masked tokens. Each row has its own seed, int64 [B], so its tokens do not depend on the
+        other rows. A step in which a row does not change needs no forward pass for that row.
 
-        `observe` is called after each step with a record, which holds `step` and the filled `rows`, `positions` and
-        `tokens`, N entries each; or `step` and `hidden`, with the `rows` and `positions` that were remasked. To record
-        a trace, pass the `append` method of a list. Rows that `observe` returns are abandoned: they are no longer
-        evaluated, and their remaining masks are filled arbitrarily.
+        `observe` is called with a record whenever a step fills or remasks tokens: `step` and the filled `rows`,
+        `positions` and `tokens`, N entries each; or `step` and `hidden`, with the `rows` and `positions` that were
+        remasked. To record a trace, pass the `append` method of a list. Rows that `observe` returns are abandoned: they
+        are no longer evaluated, and their remaining masks are filled arbitrarily.
         """
         ...
 
@@ -118,7 +118,7 @@ class Sampler(Protocol):
         """Run the steps of `sample`, but fill in the tokens of a known sequence (teacher forcing).
 
         `tokens`, int64 [B, L], is `forced.tokens` with some tokens masked. The policy NLL of each token is stored in
-        `forced`. A sampler with a `no_policy_bound_because` raises a `UserError`.
+        `forced`. Raises a `UserError` if the policy bound does not cover the sampler.
         """
         raise UserError(
             f"the policy bound does not cover this sampler: {self.no_policy_bound_because}; choose a different sampler"
@@ -132,7 +132,7 @@ class SamplerComponent(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The names of the `Step` fields that the loop must provide, by default an empty set."""
+        """The names of what the loop must provide, such as "log_probs" (see `Step`); an empty set by default."""
         return frozenset()
 
     @property
@@ -146,13 +146,13 @@ class SamplerComponent(Protocol):
 
 
 def changes(record: Mapping[str, Any], mask_id: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the row, position and new token of each change in a step; the token is the mask id if remasked."""
+    """Yield the row, the position and the new token of each change in a record; remasking gives the mask id."""
     found = record.get("hidden", record)
     yield from zip(found["rows"], found["positions"], found.get("tokens", itertools.repeat(mask_id)), strict=False)
 
 
 def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer | None:
-    """Return an observer that adds these offsets and calls `observe`, or None without an observer."""
+    """Return an observer that adds offsets to each record and passes it to `observe`, or None if `observe` is None."""
     if observe is None:
         return None
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FillingSampler(Sampler):
-    """A sampler that fills in sampled tokens, or the tokens of a known sequence in the same steps."""
+    """A sampler whose steps fill in either sampled tokens or the tokens of a known sequence."""
 
     @abstractmethod
     def fill(
@@ -49,12 +49,12 @@ class FillingSampler(Sampler):
         observe: Observer | None = None,
     ) -> Sample:
         if self.no_policy_bound_because:
-            return super().score_text(denoiser, tokens, seeds, forced, observe=observe)  # which refuses
+            return super().score_text(denoiser, tokens, seeds, forced, observe=observe)  # raises
         return self.fill(denoiser, tokens, seeds, observe, forced)
 
 
 class CompositeSampler(FillingSampler):
-    """A sampler composed of five components, which its subclass defines."""
+    """A sampler composed of the five components that a subclass returns from `parts`."""
 
     @abstractmethod
     def parts(self) -> SamplerChoices:
@@ -106,17 +106,17 @@ class CompositeSampler(FillingSampler):
 
 @component_base
 class TemperedSampler(CompositeSampler):
-    """A sampler with exact categorical sampling at a temperature."""
+    """A sampler with a temperature; unless a subclass changes it, token sampling is exact categorical sampling."""
 
     temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
     @property
     def token_sampling(self) -> TokenSampling:
-        """The categorical sampling at the sampler's temperature."""
+        """Categorical sampling at the sampler's temperature."""
         return CategoricalTokenSampling(temperature=self.temperature)
 
     def in_order(self, order: Order, tokens_per_step: TokensPerStep) -> SamplerChoices:
-        """Return the components of a sampler that chooses only an order and the number of tokens per step."""
+        """Return the components of a sampler with this order, this number of tokens per step and defaults otherwise."""
         return SamplerChoices(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
 
 

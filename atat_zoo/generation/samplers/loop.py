@@ -2,13 +2,13 @@
 
 A decoding step runs the tokens-per-step component, the network, the order, the stopping rule, token sampling and
 remasking. If tokens per step does not read the predictions, it runs before the network, which then evaluates only the
-sequences that change in this step. If the order does not read them either, the network evaluates only the chosen
+sequences that change in this step. If the order does not read them either, the network predicts only the chosen
 positions. Each random draw depends only on the seed of the sequence, the step number and the position.
 
 Open positions are counted on the CPU, so sequences and positions are selected without reading from the device, which
-would make the host wait. If a component decides on the device, the host reads from it once per step.
+would make the host wait. If a component decides on the device, the host reads from the device once per step.
 
-Legend: B rows in the batch, A rows of a step, L positions, N open positions.
+Legend: B rows in the batch, A rows that take part in a step, L positions, N open positions of these rows.
 """
 
 import warnings
@@ -47,7 +47,7 @@ def run(
     """Fill all masks, or only those in `fill`, bool [B, L], with sampled or `forced` tokens; see `Sampler`.
 
     Raises:
-        UserError: if the components are incompatible, or the model cannot predict the requested positions.
+        UserError: if the components are incompatible, or the model cannot make the predictions that they need.
     """
     if problems := list(parts.incompatibilities()):
         raise UserError("\n".join(map(str, problems)))
@@ -61,7 +61,7 @@ class _Run:
     """The state of one run; a `Step` holds copies of some rows of `z`, int64 [B, L].
 
     The counts of each row are int64 [B] on the host: `total`, the positions open at the start; `remaining`, the open
-    positions; `closed`, the masks that this run does not fill; `most`, the allowed steps; and `nfe`.
+    positions; `closed`, the masks that this run does not fill; `max_steps`, the allowed steps; and `nfe`.
     """
 
     parts: SamplerChoices
@@ -74,14 +74,14 @@ class _Run:
 
     def __attrs_post_init__(self) -> None:
         parts, tokens = self.parts, self.z
-        # What is masked again has no turn: a model is then shown all visible tokens as given.
+        # With remasking, tokens have no fixed step, so the denoiser treats all visible tokens as given.
         denoiser = self.denoiser = self.denoiser if parts.remasking.active else self.denoiser.begin_generation(tokens)
         self.mask_id = denoiser.mask_id
         masked = tokens == self.mask_id
         self.free = masked & self.fill
         self.rows = torch.arange(len(tokens), device=tokens.device)
         self.memory: dict[str, Tensor] = {}
-        # Rows that a stop has finished: the remasking does not mask their tokens.
+        # Rows that the stopping rule has finished: remasking does not mask their tokens.
         self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
         self.given_up: set[int] = set()  # rows that the observer has abandoned
 
@@ -98,11 +98,11 @@ class _Run:
         self.max_nfe = parts.max_nfe(longest)
         if self.steps > _MANY * (100 + longest):
             asked = f"the sampler uses {self.steps:,} steps to fill {longest:,} masked tokens"
-            warnings.warn(f"{asked}, which takes a long time; lower the sampler's steps", Note, stacklevel=1)
+            warnings.warn(f"{asked}, which takes a long time; reduce its number of steps", Note, stacklevel=1)
         self.needs, self.needs_all_logits = parts.needs, parts.needs_all_logits(denoiser.importance_reads)
         self.remembers = not self.needs.isdisjoint({"confidence", "rescored"})
         self.weighs = "importance" in self.needs and denoiser.estimates_importance
-        # An estimator of complete texts needs a draft of all masks, including those that are not to be filled.
+        # An estimator of complete texts needs a draft of all masks, including those that this run does not fill.
         self.drafts = self.weighs and denoiser.importance_reads == "x"
         # The probability that each token had when it was drawn; 1 elsewhere.
         self.confidence = torch.ones(tokens.shape, device=tokens.device)
@@ -111,7 +111,7 @@ class _Run:
         self.history = torch.full((len(tokens), evaluations), torch.nan, dtype=torch.float64, device=tokens.device)
 
     def gaps(self, masked: Tensor) -> Tensor:
-        """Return 1 for each row in which a block-by-block denoiser would predict after an unfilled block, int64 [B]."""
+        """Return 1 for each row in which a position to fill follows a block with masks that stay, int64 [B]."""
         turn = self.denoiser.step_of(torch.arange(masked.shape[1], device=masked.device))
         if turn is None or self.parts.causal:
             return torch.zeros_like(self.rows)
@@ -162,7 +162,7 @@ class _Run:
         if not step.final and not self.parts.tokens_per_step.needs:
             count = self.parts.tokens_per_step.num_to_unmask(step).clamp(min=0).minimum(count)
         rows = (count > 0).nonzero().squeeze(1)
-        # If no row takes part, nothing is selected, which would be an unnecessary copy to the device.
+        # If no row or every row takes part, selecting rows would be an unnecessary copy to the device.
         return (step if len(rows) in (0, len(count)) else step.select(rows)), rows, count[rows]
 
     def advance(self, step: Step, rows: Tensor, count: Tensor) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atat_zoo.modeling.uncertainty import Uncertainty
 
 
-# The first turn of a text: always 0, or one that is drawn.
+# The offset of a sequence's decoding steps: always 0, or random.
 Offset: TypeAlias = Literal["none", "random"]
 
 
@@ -33,7 +33,7 @@ class Order(SamplerComponent, Protocol):
     """A component of the kind `order`.
 
     An order may need "log_probs", "importance", "order_weights", "history" or "drawn", the tokens sampled at all open
-    positions. If it needs nothing, the network is evaluated only at the chosen positions.
+    positions. If none of a sampler's components needs predictions, the network predicts only the chosen positions.
     """
 
     def __call__(self, step: Step) -> Tensor:
@@ -75,9 +75,9 @@ class UncertaintyOrder(Order):
     """Positions sorted by the uncertainty of the prediction, optionally multiplied by the token's importance.
 
     Decoding the most certain positions first with `margin` or `confidence` (Chang et al., arXiv:2202.04200; Kim et al.,
-    arXiv:2502.06768) lowers diversity, so report the unigram entropy; we know of no published results for the most
-    uncertain positions first. The importance is that of a draft, z with the most probable token at every mask, or, if
-    the estimator reads z, that of the masked token. Without an estimator the factor is 1.
+    arXiv:2502.06768) lowers diversity, so report the unigram entropy. We know of no published results for the most
+    uncertain positions first. The importance is that of the masked token if the estimator reads z, and otherwise that
+    of the token in a draft: z with the most probable token at every mask. Without an estimator the factor is 1.
     """
 
     name = "uncertainty"
@@ -87,7 +87,7 @@ class UncertaintyOrder(Order):
 
     uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
     first: Literal["most_certain", "most_uncertain"] = param(
-        "most_certain", help="whether the lowest score (easy, certain) or the highest comes first"
+        "most_certain", help="whether positions of low or of high uncertainty (times importance) come first"
     )
     importance: bool = param(False, help="multiply the uncertainty by the token's importance")
 
@@ -106,11 +106,11 @@ class UncertaintyOrder(Order):
 
 @component
 class ImportanceOrder(Order):
-    """Positions sorted by the importance of the masked tokens, as when training with the masking `reveal`.
+    """Positions sorted by the importance of the masked tokens, as in training with the masking `reveal`.
 
-    With an estimator that reads z, the order is known before the network is evaluated, which then predicts only the
-    chosen positions. Other estimators score a draft: z with the most probable token at every mask. Without an estimator
-    the order is left to right.
+    With an estimator that reads z, the order is known before the forward pass, and the network predicts only the chosen
+    positions. Other estimators score a draft: z with the most probable token at every mask. Without an estimator the
+    order is left to right.
     """
 
     name = "importance"
@@ -120,7 +120,7 @@ class ImportanceOrder(Order):
     needs = frozenset({"importance"})
 
     first: Literal["easy", "hard"] = param(
-        "easy", help="whether the lowest score (easy, certain) or the highest comes first"
+        "easy", help="whether positions of low importance (easy) or of high importance (hard) come first"
     )
 
     @override
@@ -143,11 +143,11 @@ class ImportanceOrder(Order):
 
 @component
 class LearnedOrder(Order):
-    """A learned order, in which masked position i is next with probability ŵ_i / Ŵ (objective `adaptive`).
+    """A learned order: masked position i is next with probability ŵ_i / Σ ŵ, from the objective's reverse weights ŵ.
 
-    The order is sampled by adding Gumbel noise to log ŵ. With one position per step, this is exactly the reverse
-    process of the adaptive bound; several positions are sampled without replacement (Plackett–Luce). ŵ is known before
-    the token is sampled.
+    The order is sampled by adding Gumbel noise to log ŵ, which is known before the token is sampled. With one position
+    per step, this is exactly the reverse process of the adaptive bound (objective `adaptive`). Several positions are
+    sampled without replacement (Plackett–Luce).
     """
 
     name = "learned"
@@ -185,7 +185,7 @@ class BlockwiseOrder(Order):
     summary = "blocks from left to right, with an inner order within each block"
     refs = ("arXiv:2210.17432", "arXiv:2502.09992")
 
-    block_size: int = param(32, help="positions per block", ge=1)
+    block_size: int = param(32, help="number of positions to fill per block", ge=1)
     inner: Order = component_param("order", "random", help="decoding order within a block")
 
     @property
@@ -207,7 +207,7 @@ class BlockwiseOrder(Order):
         import torch
 
         length = step.open.shape[1]
-        # Ranks, because a score of any size must not reach into another block.
+        # Ranks, because a large score would move a position into another block.
         ranking = self.inner(step).masked_fill(~step.open, -math.inf).sort(dim=1, descending=True, stable=True).indices
         numbers = torch.arange(length, device=ranking.device, dtype=torch.float64).expand(ranking.shape)
         rank = torch.zeros_like(numbers).scatter(1, ranking, numbers)
@@ -220,8 +220,8 @@ class DilatedOrder(Order):
     """A coarse-to-fine order: distant positions first, because neighbouring tokens depend most on each other.
 
     Of n positions to fill, group t contains those that are not in an earlier group and whose number is a multiple of
-    ⌊n/a^t⌋. The groups follow one another, each in a random order. As published (Luxembourg et al., arXiv:2506.19037),
-    each step fills one of ⌈log_a n⌉ groups; here the number of tokens per step is independent of the groups.
+    ⌊n/a^t⌋, where a is `base`. The groups are filled one after another, each in a random order. As published
+    (Luxembourg et al., arXiv:2506.19037), each step fills one of ⌈log_a n⌉ groups; here it may fill more or less.
     """
 
     name = "dilated"
@@ -229,7 +229,7 @@ class DilatedOrder(Order):
     refs = ("arXiv:2506.19037",)
 
     base: int = param(
-        2, help="a, the factor by which the distance shrinks from one group of positions to the next", ge=2
+        2, help="a, the factor by which the distance between positions shrinks from one group to the next", ge=2
     )
 
     def __call__(self, step: Step) -> Tensor:
@@ -248,10 +248,10 @@ class DilatedOrder(Order):
 
 @component_base
 class Strided:
-    """The base class of `strided` and `position_set`, which fill position j in step (j + o) mod s."""
+    """The base class of `strided` and `position_set`, which fill position j of those to fill in step (j + o) mod s."""
 
     stride: int = param(16, help="s, the number of decoding steps", ge=1)
-    offset: Offset = param("none", help="random: sample an offset for each sequence")
+    offset: Offset = param("none", help="none: the offset is 0; random: each sequence has its own random offset")
 
     @property
     def deterministic(self) -> bool:
@@ -274,8 +274,8 @@ class Strided:
 class StridedOrder(Strided, Order):
     """The strided order: position number j of those to fill is filled in step (j + o) mod s.
 
-    The positions of one step are s apart, so filling them at once, as `position_set` (tokens per step) does, loses
-    little.
+    The positions of one step are s apart, so their tokens depend little on each other, and tokens_per_step
+    `position_set` samples them at once.
     """
 
     name = "strided"
@@ -289,7 +289,7 @@ class StridedOrder(Strided, Order):
 
 @component
 class DrawnProbabilityOrder(Order):
-    """Positions by the probability of the sampled token, highest first (MaskGIT: Chang et al., arXiv:2202.04200).
+    """Positions sorted by the sampled token's probability, highest first (MaskGIT: Chang et al., arXiv:2202.04200).
 
     This order is not exact, even with one position per step and an exact denoiser: it has the effect of a lower
     temperature. Gumbel noise on the log-probabilities reduces this effect; its scale, the choice temperature, decreases
@@ -302,7 +302,7 @@ class DrawnProbabilityOrder(Order):
     needs = frozenset({"drawn"})
 
     choice_temperature: float = param(
-        0.0, help="scale of the Gumbel noise on log-probabilities, annealed linearly to 0; 0 disables the noise", ge=0
+        0.0, help="scale of the Gumbel noise on log-probabilities, which decreases linearly to 0; 0: no noise", ge=0
     )
 
     def __call__(self, step: Step) -> Tensor:

@@ -1,7 +1,7 @@
 """The published samplers, each with its name, reference, parameters and components.
 
-The default components are those of `SamplerChoices`. `fitting` returns all samplers at the given numbers of steps, as
-the rows of a benchmark.
+A component that a sampler does not set is the default of `SamplerChoices`. `fitting` returns the samplers that fit an
+experiment, at the given numbers of steps, as the rows of a benchmark.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class AncestralSampler(SteppedSampler):
 
 @component
 class LeftToRightSampler(CompositeSampler):
-    """Left-to-right decoding with one token per step, which is exact; for causal models."""
+    """Exact left-to-right decoding with one token per step, for autoregressive and block-diffusion models."""
 
     name = "left_to_right"
     summary = "left to right, one token per step; for autoregressive and block-diffusion models"
@@ -74,9 +74,9 @@ class LeftToRightSampler(CompositeSampler):
 class StridedSampler(orders.Strided, CompositeSampler):
     """Strided decoding: position number j of those to fill is sampled in step j mod s.
 
-    A sequence of any length takes s forward passes. The order does not adapt to the predictions, so this sampler is the
-    baseline for an adaptive sampler with the same NFE. With a random offset o per sequence, the step is (j + o) mod s,
-    and the distribution is the mean over the s offsets.
+    A sequence of any length takes at most s forward passes. The order does not adapt to the predictions, so this
+    sampler is the baseline for an adaptive sampler with the same NFE. With a random offset o per sequence, the step is
+    (j + o) mod s, and the distribution is the mean over the s offsets.
     """
 
     name = "strided"
@@ -103,7 +103,7 @@ class StridedSampler(orders.Strided, CompositeSampler):
 
 @component
 class CombinationSampler(CompositeSampler):
-    """Any combination of order, tokens per step, remasking, stopping rule and token sampling, each set in a table.
+    """Your choice of decoding order, tokens per step, remasking, stopping rule and token sampling, each in its table.
 
     The defaults are those of `ancestral`.
     """
@@ -117,7 +117,7 @@ class CombinationSampler(CompositeSampler):
     )
     remasking: remaskings.Remasking = component_param("remasking", "none", help="component that remasks sampled tokens")
     stopping_rule: stopping_rules.StoppingRule = component_param(
-        "stopping_rule", "steps", help="stopping rule: when to fill the rest in one step"
+        "stopping_rule", "steps", help="stopping rule: when to fill all remaining masks in one step"
     )
     token_sampling: token_samplings.TokenSampling = component_param(
         "token_sampling", "categorical", help="token sampling"
@@ -133,14 +133,14 @@ class FirstHittingSampler(CappedSampler):
     """Ancestral sampling with infinitely many steps, one forward pass per token (Zheng et al., arXiv:2409.02908).
 
     It is exact because it samples the time at which each next token is unmasked. With `steps`, several tokens share a
-    time.
+    time, and sampling is no longer exact.
     """
 
     name = "first_hitting"
     summary = "first-hitting sampler: exact ancestral sampling with one step per token"
     refs = ("arXiv:2409.02908",)
 
-    noise: Noise = component_param("noise", "linear", help="noise schedule of the model, for a time-conditioned model")
+    noise: Noise = component_param("noise", "linear", help="noise schedule in the training of a time-conditioned model")
 
     @override
     def parts(self) -> SamplerChoices:
@@ -163,7 +163,7 @@ class MaskGITSampler(SteppedSampler):
     refs = ("arXiv:2202.04200",)
 
     choice_temperature: float = param(
-        4.5, help="scale of the Gumbel noise on the order, annealed to 0; 0 disables the noise", ge=0
+        4.5, help="scale of the Gumbel noise on log-probabilities, which decreases linearly to 0; 0: no noise", ge=0
     )
 
     @override
@@ -202,7 +202,7 @@ class EntropySampler(SteppedSampler):
 
 @component
 class EntropyBoundedSampler(CappedSampler):
-    """The EB-sampler, which fills the longest prefix with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857)."""
+    """The EB-sampler, with as many tokens per step as an entropy bound γ allows (Ben-Hamu et al., arXiv:2505.24857)."""
 
     name = "entropy_bounded"
     summary = "EB-sampler: lowest entropy first, with as many tokens per step as an entropy bound allows"
@@ -210,7 +210,7 @@ class EntropyBoundedSampler(CappedSampler):
 
     gamma: float = param(0.1, help="γ, the entropy bound in nats; a higher bound means fewer decoding steps", ge=0)
     order: orders.Order = component_param(
-        "order", {"use": "uncertainty", "uncertainty": "entropy"}, help="uncertainty metric of the decoding order"
+        "order", {"use": "uncertainty", "uncertainty": "entropy"}, help="decoding order; default: lowest entropy first"
     )
 
     @override
@@ -226,7 +226,7 @@ class ConfidenceThresholdSampler(CappedSampler):
     """
 
     name = "confidence_threshold"
-    summary = "all positions above a confidence threshold per step, as in Fast-dLLM"
+    summary = "each step fills all positions above a confidence threshold, as in Fast-dLLM"
     refs = ("arXiv:2505.22618",)
 
     threshold: float = param(0.9, help="threshold on max p_θ; 1 fills one position per step", ge=0, le=1)
@@ -272,7 +272,7 @@ class KLASSSampler(CappedSampler):
 
 @component
 class UncertaintyGuidedSampler(TemperedSampler):
-    """ATAT's sampler: an order by uncertainty × importance, more tokens per step when certain, and early stopping."""
+    """ATAT's sampler: order by uncertainty × importance, more tokens in steps of low uncertainty, early stopping."""
 
     name = "uncertainty_guided"
     summary = "ATAT's sampler: order by uncertainty × importance, adaptive number of tokens per step, early stopping"
@@ -282,11 +282,11 @@ class UncertaintyGuidedSampler(TemperedSampler):
     first: Literal["most_certain", "most_uncertain"] = param(
         "most_certain", help="whether the most certain or the most uncertain positions come first"
     )
-    importance: bool = param(True, help="multiply the uncertainty by the importance of the predicted token")
+    importance: bool = param(True, help="multiply the uncertainty by the token's importance")
     min_steps: int = param(10, help="number of decoding steps if the mean uncertainty is 0", ge=1)
     max_steps: int = param(100, help="number of decoding steps if the mean uncertainty is 1 (maximum NFE)", ge=1)
     threshold: float = param(
-        0.3, help="mean uncertainty below which one step fills the rest; 0 never stops early", ge=0, le=1
+        0.3, help="mean uncertainty below which one step fills all masks; 0 never stops early", ge=0, le=1
     )
 
     @override
@@ -304,7 +304,7 @@ class UncertaintyGuidedSampler(TemperedSampler):
 
 @component
 class ConfidenceHistorySampler(CompositeSampler):
-    """Early stopping and a temperature that depend on the running confidence, see `ConfidenceHistoryStoppingRule`."""
+    """Early stopping and a temperature that depend on the running confidence (see `ConfidenceHistoryStoppingRule`)."""
 
     name = "confidence_history"
     summary = "temperature and early stopping that depend on the confidence in the last decoding steps"
@@ -312,9 +312,9 @@ class ConfidenceHistorySampler(CompositeSampler):
 
     steps: int = param(64, help="number of decoding steps (maximum NFE)", ge=1)
     order: orders.Order = component_param("order", "random", help="decoding order")
-    window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
+    window: int = param(5, help="number of decoding steps over which the running confidence is averaged", ge=1)
     threshold: float = param(
-        0.9, help="running confidence above which one step fills the rest; 1 never stops early", ge=0, le=1
+        0.9, help="running confidence above which one step fills all masks; 1 never stops early", ge=0, le=1
     )
     confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
     uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
@@ -335,7 +335,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 @component
 class PolicySampler(TemperedSampler):
-    """Decoding in the order of estimated importance; if the estimator reads z, `reveal` trains for this policy."""
+    """Decoding by estimated importance; if the estimator reads z, the masking `reveal` trains for this order."""
 
     name = "policy"
     summary = "order by the learned importance, easiest or hardest positions first, with any number of tokens per step"
@@ -353,7 +353,7 @@ class PolicySampler(TemperedSampler):
 
 @component
 class LearnedOrderSampler(CappedSampler):
-    """The reverse process of the adaptive bound: it samples a position by ŵ, then its token; several with `steps`."""
+    """The reverse process of the adaptive bound: steps sample a position by ŵ (several with `steps`) and its token."""
 
     name = "learned_order"
     summary = "reverse process of the objective `adaptive`: samples a position by its learned weight, then its token"
@@ -387,7 +387,7 @@ class _Reworked(SteppedSampler):
 
 @component
 class ReMDMCapSampler(_Reworked):
-    """Ancestral sampling that remasks visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that remasks tokens with probability σ = min(η, σ_max) (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_cap"
     summary = "ReMDM-cap: ancestral sampling with remasking at a capped probability"
@@ -403,12 +403,12 @@ class ReMDMCapSampler(_Reworked):
 
 @component
 class ReMDMRescaleSampler(_Reworked):
-    """Ancestral sampling that remasks visible tokens at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that remasks tokens with probability σ = η σ_max (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_rescale"
     summary = "ReMDM-rescale: ancestral sampling with remasking at a fraction of the maximum probability"
 
-    eta: float = param(0.015, help="η, fraction of the maximum remasking probability", ge=0, le=1)
+    eta: float = param(0.015, help="η, remasking probability as a fraction of its maximum", ge=0, le=1)
 
     @override
     def parts(self) -> SamplerChoices:
@@ -422,7 +422,7 @@ class ReMDMConfSampler(_Reworked):
     name = "remdm_conf"
     summary = "ReMDM-conf: ancestral sampling that remasks low-confidence tokens more often"
 
-    eta: float = param(1.0, help="η, fraction of the maximum remasking probability", ge=0, le=1)
+    eta: float = param(1.0, help="η, sum of the remasking probabilities as a fraction of its maximum", ge=0, le=1)
 
     @override
     def parts(self) -> SamplerChoices:
@@ -436,7 +436,7 @@ class ReMDMLoopSampler(_Reworked):
     name = "remdm_loop"
     summary = "ReMDM-loop: fills most of a sequence, revises it by remasking, then fills the rest"
 
-    eta: float = param(0.02, help="η, probability with which a step remasks a visible token", ge=0, le=1)
+    eta: float = param(0.02, help="η, maximum probability with which a step remasks a visible token", ge=0, le=1)
     height: float = param(0.9, help="fraction of visible tokens during the revision", gt=0, lt=1)
     begin: float = param(0.55, help="time at which the revision begins; time runs from 1 to 0", gt=0, lt=1)
     end: float = param(0.05, help="time at which the revision ends; less than `begin`", gt=0, lt=1)
@@ -477,9 +477,9 @@ def fitting(
 ) -> tuple[list[Row], dict[str, str]]:
     """Return the samplers that fit an experiment, the reference first, and the reasons why the others do not fit.
 
-    The reference takes the most steps. The candidates are `rows`, or by default all named samplers at each number of
-    `steps`, in ascending order. A sampler that fits only with the experiment's settings is included with those
-    settings.
+    `steps` are in ascending order, and the reference, `ancestral`, takes the last of them. The candidates are `rows`,
+    or by default every sampler except `combination` at each of the `steps`. If the experiment's own sampler does not
+    fit with the settings of a row, the row has the experiment's settings instead.
     """
     own: Any = experiment.parts["sampler"]
     if rows is None:

@@ -18,12 +18,12 @@ class Remasking(SamplerComponent, Protocol):
     """A component of the kind `remasking`, called after token sampling in every step except the last.
 
     It may need "confidence"; if it also needs "rescored", the confidence comes from the latest forward pass. If
-    remasking is active, the number of steps must not depend on the sequence, or sampling would not terminate.
+    remasking is active, the maximum number of steps must not depend on the number of masks, which can rise again.
     """
 
     @property
     def active(self) -> bool:
-        """Whether the component ever masks tokens; if not, it is not called and the loop never waits for the device."""
+        """Whether the component ever masks tokens; if not, the loop does not call it."""
         return True
 
     @property
@@ -32,11 +32,11 @@ class Remasking(SamplerComponent, Protocol):
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, a number or [A] on the CPU: the remasked fraction for which tokens per step compensates."""
+        """Return σ, a number or [A] on the CPU: the remasked fraction, for which `tokens_per_step` compensates."""
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the tokens to remask, bool [A, L]; `fresh` marks new tokens. The loop never masks given tokens."""
+        """Return a mask of the tokens to remask, bool [A, L]; the loop never masks tokens that it did not sample."""
         ...
 
 
@@ -54,7 +54,7 @@ class NoRemasking(Remasking):
 
 
 def grid(step: Step) -> tuple[float, float]:
-    """Return 1 − α_t and 1 − α_s; `SamplerChoices.incompatibilities` refuses a sampler that does not have them."""
+    """Return 1 − α_t and 1 − α_s, the expected fractions of masked tokens before and after the step."""
     assert step.rates is not None
     return step.rates
 
@@ -66,7 +66,7 @@ def greatest(step: Step) -> float:
 
 
 def by_chance(step: Step, rate: float | Tensor) -> Tensor:
-    """Return random settled tokens, bool [A, L], each chosen with probability `rate`, a number, [A] or [A, L]."""
+    """Return a mask of settled tokens, bool [A, L], each chosen with probability `rate`, a number, [A] or [A, L]."""
     if not isinstance(rate, int | float):
         rate = rate.to(step.open.device, non_blocking=True)
         rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
@@ -82,13 +82,13 @@ def settled(step: Step) -> Tensor:
 
 @component_base
 class GridRemasking(Remasking):
-    """Remasking on the time grid of tokens per step; by default it masks each settled token with probability σ."""
+    """Remasking on the time grid of `tokens_per_step`; by default each token of an earlier step has probability σ."""
 
     refs = ("arXiv:2503.00307",)
     needs_grid = True
 
     def __call__(self, step: Step) -> Tensor:
-        """Return random settled tokens, bool [A, L], each chosen with probability σ."""
+        """Return a mask of settled tokens, bool [A, L], each chosen with probability σ."""
         return by_chance(step, step.remask_rate)
 
 
@@ -112,20 +112,20 @@ class SwitchedRemasking(GridRemasking):
 class ReMDMCapRemasking(SwitchedRemasking):
     """Random remasking of all tokens with the same probability, capped at a constant: σ = min(η, σ_max).
 
-    Every token that was visible before the step is masked with probability σ. The `tokens_per_step` components
-    `binomial` and `plateau` unmask correspondingly more, so the fraction of masked tokens follows the grid (Wang et
-    al., arXiv:2503.00307). With an exact denoiser and many steps the joint distribution does not change.
+    Every token sampled before the step is masked with probability σ. The `tokens_per_step` components `binomial` and
+    `plateau` unmask correspondingly more, so the fraction of masked tokens follows the grid (Wang et al.,
+    arXiv:2503.00307). With an exact denoiser and many steps the joint distribution does not change.
     """
 
     name = "remdm_cap"
-    summary = "ReMDM-cap: remasks every visible token with a capped constant probability"
+    summary = "ReMDM-cap: remasks every visible token with the same probability, at most a constant"
 
     eta: float = param(
         0.04, help="η, maximum remasking probability; published: 0.04, or 0.008 with one step per token", ge=0, le=1
     )
 
     def rate(self, step: Step) -> float:
-        """Return min(η, σ_max), and 0 outside the interval."""
+        """Return min(η, σ_max) if the mask rate is in the interval, and 0 otherwise."""
         return min(self.eta, greatest(step)) if self.is_on(step) else 0.0
 
 
@@ -136,10 +136,10 @@ class ReMDMRescaleRemasking(SwitchedRemasking):
     name = "remdm_rescale"
     summary = "ReMDM-rescale: remasks every visible token with a fraction of the maximum probability"
 
-    eta: float = param(0.015, help="η, fraction of σ_max", ge=0, le=1)
+    eta: float = param(0.015, help="η, remasking probability as a fraction of its maximum σ_max", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
-        """Return η σ_max, and 0 outside the interval."""
+        """Return η σ_max if the mask rate is in the interval, and 0 otherwise."""
         return self.eta * greatest(step) if self.is_on(step) else 0.0
 
 
@@ -148,19 +148,19 @@ class ReMDMConfRemasking(SwitchedRemasking):
     """Random remasking that prefers low-probability tokens: σ_i = η σ_max · softmax(−ψ)_i.
 
     ψ_i is the probability p_θ that the token had when it was sampled. The softmax is over the tokens sampled before the
-    step, so each step masks about η σ_max tokens, whatever the length of the sequence. As published, tokens per step
-    does not compensate for these tokens: as many are unmasked as without remasking, and the last step fills the rest
-    (Wang et al., arXiv:2503.00307).
+    step, so each step masks η σ_max ≤ 1 tokens on average, whatever the length of the sequence. As published (Wang et
+    al., arXiv:2503.00307), `tokens_per_step` does not compensate for these tokens: each step unmasks as many as without
+    remasking, and the last step fills the rest.
     """
 
     name = "remdm_conf"
     summary = "ReMDM-conf: remasks random tokens, those of low confidence more often"
     needs = frozenset({"confidence"})
 
-    eta: float = param(1.0, help="η, fraction of σ_max", ge=0, le=1)
+    eta: float = param(1.0, help="η, sum of the remasking probabilities as a fraction of its maximum σ_max", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return random settled tokens, bool [A, L], each chosen with its own probability."""
+        """Return a mask of settled tokens, bool [A, L], each chosen with its own probability σ_i."""
         assert step.confidence is not None
         if not self.is_on(step):
             return step.open.new_zeros(step.open.shape)
@@ -171,16 +171,16 @@ class ReMDMConfRemasking(SwitchedRemasking):
 
 @component
 class ReMDMLoopRemasking(GridRemasking):
-    """Random remasking with σ = min(η, σ_max) while the time grid is constant (Wang et al., arXiv:2503.00307).
+    """Random remasking with σ = min(η, σ_max) while the time grid is on a plateau (Wang et al., arXiv:2503.00307).
 
     With tokens_per_step `plateau`, the sampler fills most of a sequence, revises it for many steps, then fills the
     rest.
     """
 
     name = "remdm_loop"
-    summary = "ReMDM-loop: remasks every visible token while the time grid is on its plateau"
+    summary = "ReMDM-loop: remasks visible tokens at random while the time grid is on its plateau"
 
-    eta: float = param(0.02, help="η, probability with which a step remasks a visible token", ge=0, le=1)
+    eta: float = param(0.02, help="η, maximum probability with which a step remasks a visible token", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
         """Return min(η, σ_max) on the plateau, and 0 elsewhere."""
@@ -190,7 +190,7 @@ class ReMDMLoopRemasking(GridRemasking):
 
 @component
 class PlannerRemasking(GridRemasking):
-    """Path planning: the tokens with the lowest scores are masked until the time grid's fraction is visible.
+    """Path planning: masks the tokens with the lowest scores, so that the time grid's fraction of tokens stays visible.
 
     The tokens may be new or old. This is the self-planning of P2 (Peng et al., arXiv:2502.03540), for tokens_per_step
     `everything`: the score of a new token is its log-probability when it was sampled; the score of an old token is η

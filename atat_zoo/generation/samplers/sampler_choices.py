@@ -30,7 +30,7 @@ class SamplerChoices:
 
     @property
     def all(self) -> tuple[SamplerComponent, ...]:
-        """The five parts."""
+        """The five components."""
         return self.order, self.tokens_per_step, self.remasking, self.stopping_rule, self.token_sampling
 
     @property
@@ -46,7 +46,7 @@ class SamplerChoices:
 
     @property
     def causal(self) -> bool:
-        """Whether the components fill one mask at a time, always the leftmost, and need no other prediction."""
+        """Whether the components fill one mask at a time, always the leftmost, and need a prediction only there."""
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.tokens_per_step, OneAtATimeTokensPerStep)
         return alone and not self.remasking.active and not self.needs_all_logits()
 
@@ -65,7 +65,7 @@ class SamplerChoices:
                 yield Problem(
                     "sampler",
                     f"remasking {remasking!r} masks tokens again, so tokens_per_step {tokens_per_step!r} needs a "
-                    f"maximum number of steps; set sampler.tokens_per_step.steps, or choose a component with steps",
+                    f"maximum number of steps; set sampler.tokens_per_step.steps, or choose one with steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
             both = f"the order {self.order.name!r} and the remasking {self.remasking.name!r} need two different "
@@ -75,4 +75,4 @@ class SamplerChoices:
     def max_nfe(self, n: int) -> int:
         """Return the maximum NFE for a row with n open positions."""
         most = self.tokens_per_step.max_steps_for(n) if n else 0
-        return most if self.remasking.active else min(most, n)  # without remasking each fills at least one position
+        return most if self.remasking.active else min(most, n)  # without remasking each step fills a position

@@ -33,11 +33,11 @@ class Block(NamedTuple):
 
 
 def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) -> list[Block]:
-    """Return the blocks of a sequence of L tokens from left to right, each with its window.
+    """Return the blocks of up to `size` tokens of a sequence from left to right, each with its window of `room` tokens.
 
-    Cached keys and values cannot move, so when a window is full, the next window begins with the second half of the
-    full one. With `begin` tokens before the sequence, the blocks of a window still begin at multiples of the block
-    size.
+    Keys and values that are `cached` cannot move, so when a window is full, the next window begins with the second half
+    of the full one. If `begin` special tokens precede each window, blocks still begin at multiples of the block size,
+    counted from the first of these tokens.
     """
     blocks: list[Block] = []
     low = start = 0
@@ -56,7 +56,7 @@ def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) ->
 
 
 class _Window:
-    """The windows of a sequence for a denoiser, with BOS and EOS if the model was trained with them."""
+    """The windows of a sequence for a denoiser, with BOS and EOS if the sequence has several and training had them."""
 
     decoder: BlockDecoder
     low = -1  # where the row of the decoder begins
@@ -66,13 +66,13 @@ class _Window:
         """Split L tokens into blocks of a given size, by default the model's block size or 32."""
         self.denoiser, own = denoiser, denoiser.block_size
         self.window = denoiser.window or max(length, 1)
-        # Beyond its length a model that has learned ends would write them wherever it has learned that they stand.
+        # Without them, a model trained with BOS and EOS would generate them inside a long text.
         self.first, self.last = denoiser.frame if length > self.window else ((), ())
         self.framed, self.begin = bool(self.first or self.last), len(self.first)
         self.room = self.window - self.begin - len(self.last) if self.framed or own is None else length
         size = size or own or 32
         if own is None:
-            size = min(size, max(self.room, 1))  # of a larger block, not all positions would be seen
+            size = min(size, max(self.room, 1))  # a window does not contain all positions of a larger block
         self.blocks = blocks_of(length, size, self.room, self.begin, cached=own is not None)
 
     def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
@@ -107,9 +107,9 @@ class SemiAutoregressiveSampler(FillingSampler):
     caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact and does not count
     towards the NFE. Any other model sees a window of its training length that ends with the block or begins with the
     sequence (Sahoo et al., arXiv:2406.07524, section 4.4). If training sequences had BOS and EOS, each window of a
-    longer sequence also has them, but the result does not. With cached keys such a window does not slide: when it is
-    full, the next window begins with the second half of the full one, which the model reads again. Importance is
-    estimated for a draft of the window, or of the block only if keys are cached.
+    longer sequence also has them, but the result does not. With cached keys a window does not slide: when it is full,
+    the next window begins with the second half of the full one, which the model reads again. Importance is estimated
+    for a draft of the window or, if keys are cached, of the block only.
     """
 
     name = "semi_autoregressive"
@@ -120,7 +120,7 @@ class SemiAutoregressiveSampler(FillingSampler):
     blockwise = True
 
     block_size: int | None = param(None, help="tokens per block; default: the model's block size, or 32", ge=1)
-    steps: int | None = param(None, help="maximum NFE, at least one per block; default: that of `block_sampler`", ge=1)
+    steps: int | None = param(None, help="maximum NFE of the whole sequence; default: set by `block_sampler`", ge=1)
     block_sampler: Sampler = component_param(
         "sampler", {"use": "ancestral", "steps": 32}, help="sampler within a block"
     )
@@ -130,10 +130,10 @@ class SemiAutoregressiveSampler(FillingSampler):
         yield from list(self.incompatibilities()) or self.block_sampler.check(experiment)
 
     def incompatibilities(self) -> Iterator[Problem]:
-        """Yield a problem if the inner sampler cannot fill a single block."""
+        """Yield a problem if the inner sampler cannot fill a single block, or cannot take a share of `steps`."""
         name = self.block_sampler.name
         if not isinstance(self.block_sampler, CompositeSampler):
-            text = f'{name!r} cannot fill a single block; set its use to "ancestral", or to a composite sampler'
+            text = f'{name!r} cannot fill a single block; choose a different sampler, such as "ancestral"'
             yield Problem("sampler.block_sampler", text)
         elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.block_sampler))}:
             text = f"the block sampler {name!r} does not have a number of steps; remove sampler.steps"
@@ -169,7 +169,7 @@ class SemiAutoregressiveSampler(FillingSampler):
         own = denoiser.block_size
         if own is not None and self.block_size is not None and own % self.block_size:
             wrong = f"sampler.block_size = {self.block_size} does not divide the model's blocks of {own} tokens"
-            raise UserError(f"{wrong}; remove it, or set a divisor")
+            raise UserError(f"{wrong}; remove it, or set a divisor of {own}")
         view = _Window(denoiser, self.block_size, tokens.shape[1])
         masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
         z, nfe, most, steps = tokens.clone(), torch.zeros_like(seeds), 0, 0

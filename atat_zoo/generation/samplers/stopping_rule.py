@@ -46,16 +46,16 @@ class StepsStoppingRule(StoppingRule):
 
 @component
 class UncertaintyStoppingRule(StoppingRule):
-    """A rule that fills the rest in the current step when the mean uncertainty at masks is below a threshold."""
+    """A rule that fills all masks in the current step when their mean uncertainty is below a threshold."""
 
     name = "uncertainty"
-    summary = "stops when the mean uncertainty of the masked positions is below a threshold"
+    summary = "fills all masks in one step when the mean uncertainty at the masks is below a threshold"
     refs = ("ATAT",)
     needs = frozenset({"log_probs"})
     deterministic = True
 
     threshold: float = param(
-        0.3, help="mean uncertainty below which one step fills the rest; 0 never stops early", ge=0, le=1
+        0.3, help="mean uncertainty below which one step fills all masks; 0 never stops early", ge=0, le=1
     )
     uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
 
@@ -66,21 +66,21 @@ class UncertaintyStoppingRule(StoppingRule):
 
 @component
 class ConfidenceHistoryStoppingRule(StoppingRule):
-    """A rule that fills the rest in the current step when the running confidence is above a threshold.
+    """A rule that fills all masks in the current step when the running confidence is above a threshold.
 
     The running confidence is the mean over the last `window` decoding steps of max p_θ at the masks of a sequence. The
-    rule never applies before step `window`.
+    rule does not apply before the sequence has had `window` forward passes.
     """
 
     name = "confidence_history"
-    summary = "stops when the mean confidence in the last decoding steps is above a threshold"
+    summary = "fills all masks in one step when the mean confidence in the last decoding steps is above a threshold"
     refs = ("ATAT",)
     needs = frozenset({"history"})
     deterministic = True
 
-    window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
+    window: int = param(5, help="number of decoding steps over which the running confidence is averaged", ge=1)
     threshold: float = param(
-        0.9, help="running confidence above which one step fills the rest; 1 never stops early", ge=0, le=1
+        0.9, help="running confidence above which one step fills all masks; 1 never stops early", ge=0, le=1
     )
 
     def __call__(self, step: Step) -> Tensor:

@@ -14,7 +14,7 @@ from atat_zoo.diffusion.decoding_step import Step
 class TeacherForcing:
     """A known sequence, int64 [B, L], that a run fills in, and the policy NLL of each token.
 
-    `nats`, float64 [B, L], is −log of the probability of sampling each token: ∞ if impossible, and 0 if given.
+    `nats`, float64 [B, L], is −log of the probability of sampling each token: ∞ if it is impossible, 0 if it is given.
     """
 
     def __init__(self, tokens: Tensor) -> None:
@@ -30,9 +30,9 @@ class TeacherForcing:
         row: Tensor,
         position: Tensor,
     ) -> Tensor:
-        """Return the tokens, int64 [M], at the step's rows and positions, int64 [M], and record their nats.
+        """Return the known tokens, int64 [M], at a step's rows and positions, int64 [M], and store their NLL in `nats`.
 
-        `log_prob` is the method of `TokenSampling` for log-probabilities [M, V].
+        `log_prob` is the method of that name of `TokenSampling`, and `log_probs` are its argument, [M, V].
         """
         index = step.rows[row], self.first + position
         tokens = self.tokens[index]

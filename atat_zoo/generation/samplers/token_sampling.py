@@ -1,4 +1,4 @@
-"""Token sampling, from log-probabilities to tokens."""
+"""Token sampling, which samples tokens from log-probabilities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TokenSampling(SamplerComponent, Protocol):
     """
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return scores [M, V] and a temperature, a number or [M], with p ∝ exp(score / temperature); 0 is greedy.
+        """Return scores [M, V] and a temperature, a number or [M], with p ∝ exp(score / temperature), greedy at 0.
 
         `log_probs` are the SUBS log-probabilities [M, V] at `rows` of the step, int64 [M]. Zero probabilities stay
         zero.
@@ -49,8 +49,8 @@ class TokenSampling(SamplerComponent, Protocol):
 class CategoricalTokenSampling(TokenSampling):
     """Categorical sampling in float64 that inverts the cumulative distribution.
 
-    float32 truncates the tail and thereby lowers the temperature (Zheng et al., arXiv:2409.02908). One uniform float64
-    number per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
+    In float32, truncation of the tail lowers the effective temperature (Zheng et al., arXiv:2409.02908). One uniform
+    float64 number per position is as exact as Gumbel-max in float64, which needs V of them.
     """
 
     name = "categorical"
@@ -66,7 +66,7 @@ class CategoricalTokenSampling(TokenSampling):
 
 @component
 class ConfidenceTemperedTokenSampling(TokenSampling):
-    """Categorical sampling with the temperature unsure + c · (sure − unsure), like `categorical` if both are 1.
+    """Categorical sampling at temperature (1 − c) · `uncertain_temperature` + c · `confident_temperature`.
 
     c is the running confidence of a sequence: the mean over the last `window` decoding steps of max p_θ at its masks.
     """
@@ -78,7 +78,7 @@ class ConfidenceTemperedTokenSampling(TokenSampling):
 
     confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
     uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
-    window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
+    window: int = param(5, help="number of decoding steps over which the running confidence is averaged", ge=1)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -109,7 +109,7 @@ class TopKTokenSampling(TokenSampling):
 
 @component
 class NucleusTokenSampling(TokenSampling):
-    """Nucleus sampling from the smallest set of tokens with total probability p (Holtzman et al., arXiv:1904.09751).
+    """Nucleus sampling from the fewest tokens with total probability ≥ `top_p` (Holtzman et al., arXiv:1904.09751).
 
     The temperature is applied first.
     """
@@ -152,7 +152,7 @@ class MinPTokenSampling(TokenSampling):
 
 @component
 class GreedyLastTokenSampling(TokenSampling):
-    """Greedy sampling in the last decoding step (MDLM's noise-removal step), and `token_sampling` before."""
+    """Greedy sampling in the last allowed decoding step (MDLM's noise-removal step), and `token_sampling` before it."""
 
     name = "greedy_last"
     summary = "greedy sampling in the last decoding step, and a different token sampling in all others"
@@ -172,7 +172,7 @@ class GreedyLastTokenSampling(TokenSampling):
         import torch
 
         scores, temperature = self.token_sampling.distribution(log_probs, step, rows)
-        # By the row's own last step, not the batch's.
+        # The last step that the row allows, not the last of the batch.
         last = step.number + 1 >= step.max_steps
         if not bool(last.any()):
             return scores, temperature

@@ -44,7 +44,7 @@ class TokensPerStep(SamplerComponent, Protocol):
         return None
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return the number of positions to unmask, int64 [A], on the CPU if `needs` is empty, or a mask, bool [A, L].
+        """Return a mask of the positions to unmask, bool [A, L], or their number, int64 [A], on the CPU if no `needs`.
 
         A component with `needs` must unmask at least one position per row.
         """
@@ -57,22 +57,22 @@ class TokensPerStep(SamplerComponent, Protocol):
 
 @component_base
 class SteppedTokensPerStep(TokensPerStep):
-    """Tokens per step for a fixed number of steps; the default time grid is even."""
+    """Tokens per step for a fixed number of steps, by default on an evenly spaced time grid."""
 
     steps: int = param(64, help="T, the number of decoding steps", ge=1)
 
     def max_steps_for(self, n: int) -> int:
-        """Return T."""
+        """Return T, the number of steps."""
         return self.steps
 
     def rates(self, number: int) -> tuple[float, float]:
-        """Return 1 − k/T and 1 − (k + 1)/T, the fractions masked before and after step k."""
+        """Return 1 − k/T and 1 − (k + 1)/T, the expected fractions of masked tokens before and after step k."""
         return 1 - number / self.steps, 1 - (number + 1) / self.steps
 
 
 @component_base
 class CappedTokensPerStep(TokensPerStep):
-    """Tokens per step for one step per position, or for at most `steps` steps of several positions."""
+    """Tokens per step that unmask at least one position in each step and finish within `steps`, if it is set."""
 
     needs = frozenset({"log_probs"})
 
@@ -90,11 +90,12 @@ class CappedTokensPerStep(TokensPerStep):
 
 @component_base
 class ByChanceTokensPerStep(SteppedTokensPerStep):
-    """The base class for random numbers of tokens: the time grid sets the probability of unmasking each token."""
+    """The base class for random numbers of tokens: the time grid sets the probability that a token is unmasked."""
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the
-        CPU.
+        """Return samples of Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)), int64 [A] on the CPU.
+
+        σ is the remasking rate; 1 − α_t and 1 − α_s are the step's `rates`.
         """
         import torch
 
@@ -117,11 +118,9 @@ class ByChanceTokensPerStep(SteppedTokensPerStep):
 class BinomialTokensPerStep(ByChanceTokensPerStep):
     """A random number of tokens per step on a time grid, as in ancestral sampling.
 
-    A token that is masked at t = 1 − k/T is unmasked until s = t − 1/T with probability
-    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remasking rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0
-    Wang
-    et al., arXiv:2503.00307). Only the number of tokens is sampled here; with the order `random`, tokens are unmasked
-    independently.
+    A token that is masked at t = 1 − k/T is unmasked by s = t − 1/T with probability (α_s − (1 − σ) α_t) / (1 − α_t),
+    where σ is the remasking rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0 Wang et al., arXiv:2503.00307).
+    Only the number of tokens is sampled here; with the order `random`, tokens are unmasked independently.
     """
 
     name = "binomial"
@@ -131,7 +130,7 @@ class BinomialTokensPerStep(ByChanceTokensPerStep):
     noise: Noise = component_param("noise", "linear", help="noise schedule of the time grid")
 
     def rates(self, number: int) -> tuple[float, float]:
-        """Return 1 − α at both ends of step k."""
+        """Return 1 − α at the beginning and at the end of step k."""
         import torch
 
         times = torch.tensor([self.steps - number, self.steps - number - 1], dtype=torch.float64) / self.steps
@@ -141,7 +140,7 @@ class BinomialTokensPerStep(ByChanceTokensPerStep):
 
 @component
 class FixedTokensPerStep(SteppedTokensPerStep):
-    """The same number of tokens in every step: after k of T steps, ⌊n k/T⌋ of n tokens are unmasked."""
+    """The same number of tokens in every step, up to rounding: after k of T steps, ⌊n k/T⌋ of n tokens are unmasked."""
 
     name = "fixed"
     summary = "the same number of tokens in every step"
@@ -149,7 +148,7 @@ class FixedTokensPerStep(SteppedTokensPerStep):
     deterministic = True
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return the number of positions that brings each row to its fraction, int64 [A] on the CPU."""
+        """Return how many positions each row must unmask to follow the schedule, int64 [A] on the CPU."""
         left: Tensor = step.total - step.total * (step.number + 1) // self.steps
         return step.remaining - left
 
@@ -163,7 +162,7 @@ class OneAtATimeTokensPerStep(TokensPerStep):
     deterministic = True
 
     def max_steps_for(self, n: int) -> int:
-        """Return n."""
+        """Return n, one step per position."""
         return n
 
     def num_to_unmask(self, step: Step) -> Tensor:
@@ -191,7 +190,7 @@ class CosineTokensPerStep(SteppedTokensPerStep):
         return before, after if number + 1 < self.steps else 0.0
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return the number of positions that brings each row to its fraction, int64 [A] on the CPU."""
+        """Return how many positions each row must unmask to follow the schedule, int64 [A] on the CPU."""
         left: Tensor = (step.total * self.rates(step.number)[1]).floor().long()
         return (step.remaining - left).clamp(min=1)
 
@@ -200,8 +199,8 @@ class CosineTokensPerStep(SteppedTokensPerStep):
 class PlateauTokensPerStep(ByChanceTokensPerStep):
     """The component `binomial` on a time grid with a plateau, during which remasking revises the sequence.
 
-    The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
-    `begin`, is constant until `end`, and then rises to 1.
+    In the schedule of ReMDM-loop (Wang et al., arXiv:2503.00307), α rises linearly to `height` while t falls from 1 to
+    `begin`, is constant until t = `end`, and then rises linearly to 1.
     """
 
     name = "plateau"
@@ -217,7 +216,7 @@ class PlateauTokensPerStep(ByChanceTokensPerStep):
             raise ValueError(f"end must be less than begin, {self.begin}, not {self.end}; time runs from 1 to 0")
 
     def rates(self, number: int) -> tuple[float, float]:
-        """Return 1 − α at both ends of step k."""
+        """Return 1 − α at the beginning and at the end of step k."""
         return self._rate(1 - number / self.steps), self._rate(1 - (number + 1) / self.steps)
 
     def _rate(self, t: float) -> float:
@@ -233,10 +232,10 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
     """One position per step, at the time at which the reverse process unmasks the next position.
 
     With k positions masked at a mask rate r, the next position is unmasked at r' = r · u^{1/k} with u uniform (Zheng et
-    al., arXiv:2409.02908): ancestral sampling with infinitely many steps, in n forward passes, with the order `random`.
-    r starts as the fraction of masked tokens, which includes masks that this run does not fill. A time-conditioned
-    denoiser gets the time at which the noise schedule has the rate r. With `steps`, several positions share the first
-    of their times.
+    al., arXiv:2409.02908). With the order `random`, this is ancestral sampling with infinitely many steps, in n forward
+    passes. r starts as the fraction of masked tokens, which includes masks that this run does not fill. A
+    time-conditioned denoiser gets the time at which the noise schedule has the rate r'. With `steps`, several positions
+    share the first of their times.
     """
 
     name = "first_hitting"
@@ -244,7 +243,7 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
     refs = ("arXiv:2409.02908",)
     needs = frozenset[str]()
 
-    noise: Noise = component_param("noise", "linear", help="noise schedule of the model, for a time-conditioned model")
+    noise: Noise = component_param("noise", "linear", help="noise schedule in the training of a time-conditioned model")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -254,11 +253,11 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
             yield Problem(
                 "sampler",
                 f"tokens_per_step 'first_hitting' has the noise schedule {self.noise.name!r}, but the model was "
-                f"trained with {own.name!r}; set sampler.tokens_per_step.noise to the [noise] of the experiment",
+                f"trained with {own.name!r}; set the sampler's noise to the [noise] of the experiment",
             )
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return ⌈remaining / steps left⌉, or 1, int64 [A] on the CPU."""
+        """Return ⌈remaining / steps left⌉, or 1 without `steps`, int64 [A] on the CPU."""
         return quota(step, self.steps)
 
     def times(self, step: Step) -> Tensor:
@@ -289,8 +288,8 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
 class EverythingTokensPerStep(SteppedTokensPerStep):
     """All masked positions in every step, for remasking that masks most of them again.
 
-    With `planner` this is path planning (Peng et al., arXiv:2502.03540); with `none`, every token is sampled from its
-    own marginal in one step.
+    With the remasking `planner` this is path planning (Peng et al., arXiv:2502.03540). With the remasking `none`, one
+    step samples every token from its own marginal.
     """
 
     name = "everything"
@@ -308,10 +307,10 @@ class PositionSetTokensPerStep(Strided, TokensPerStep):
     """Tokens per step for the order `strided`: step k fills the positions j with (j + o) mod s = k."""
 
     name = "position_set"
-    summary = "one residue class of the order `strided` per step"
+    summary = "for the order `strided`: all positions that belong to the current step"
 
     def max_steps_for(self, n: int) -> int:
-        """Return s."""
+        """Return s, the number of steps."""
         return self.stride
 
     def num_to_unmask(self, step: Step) -> Tensor:
@@ -322,7 +321,7 @@ class PositionSetTokensPerStep(Strided, TokensPerStep):
 
 @component_base
 class BoundedTokensPerStep(TokensPerStep):
-    """Tokens per step from an uncertainty metric, for at least `min_steps` and at most `max_steps` steps."""
+    """Tokens per step that depend on the predictions' uncertainty, for `min_steps` to `max_steps` steps."""
 
     needs = frozenset({"log_probs"})
     deterministic = True
@@ -336,19 +335,19 @@ class BoundedTokensPerStep(TokensPerStep):
             raise ValueError(f"max_steps must be at least min_steps, {self.min_steps}, not {self.max_steps}")
 
     def max_steps_for(self, n: int) -> int:
-        """Return max_steps."""
+        """Return `max_steps`."""
         return self.max_steps
 
 
 @component
 class AdaptiveTokensPerStep(BoundedTokensPerStep):
-    """Tokens per step that decrease while the model is uncertain: ⌈n/S⌉ of a sequence's n positions.
+    """Fewer tokens per step while the model is uncertain: each step unmasks ⌈n/S⌉ of the n positions to fill.
 
     S = min_steps + u · (max_steps − min_steps), where u is the mean uncertainty over the masked positions.
     """
 
     name = "adaptive"
-    summary = "adaptive: fewer tokens per step while the mean uncertainty is high, between min_steps and max_steps"
+    summary = "adaptive: fewer tokens per step while the mean uncertainty is high; min_steps to max_steps steps"
     refs = ("ATAT",)
 
     def num_to_unmask(self, step: Step) -> Tensor:
@@ -363,8 +362,8 @@ class AdaptiveTokensPerStep(BoundedTokensPerStep):
 class ExtendedTokensPerStep(BoundedTokensPerStep):
     """A plan of `min_steps` decoding steps, extended while the model is uncertain.
 
-    Whenever the mean uncertainty over the masked positions is above the threshold, the plan S grows by `added`, up to
-    `max_steps`. After k steps, ⌈remaining/(S − k)⌉ positions are unmasked.
+    Whenever the mean uncertainty over the masked positions is above the threshold, the planned number of steps S grows
+    by `added_steps`, up to `max_steps`. The step after the first k unmasks ⌈remaining/(S − k)⌉ positions.
     """
 
     name = "extended"
@@ -391,10 +390,10 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
 
 @component
 class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
-    """All positions at which max p_θ exceeds a threshold, or otherwise the first position of the order.
+    """All positions at which max p_θ exceeds a threshold, or the first position of the order if there are none.
 
-    Fast-dLLM (Wu et al., arXiv:2505.22618) uses this component with the order `uncertainty`, most certain first, with
-    blocks and a cache.
+    With `steps`, more positions follow in the order if necessary. Fast-dLLM (Wu et al., arXiv:2505.22618) uses this
+    component with the order `uncertainty`, most certain first, with blocks and a cache.
     """
 
     name = "confidence_threshold"
@@ -412,7 +411,7 @@ class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
 
 @component
 class EntropyBoundedTokensPerStep(CappedTokensPerStep):
-    """The longest prefix of the order with Σ H − max H ≤ γ nats; always at least one position.
+    """The longest prefix of the order, at least one position, whose predictions' entropies H have Σ H − max H ≤ γ nats.
 
     The joint entropy of these positions is at least max H, and independent samples have the entropy Σ H, so γ bounds
     the lost mutual information (Ben-Hamu et al., arXiv:2505.24857, with the order `uncertainty`, most certain first).
@@ -439,11 +438,11 @@ class EntropyBoundedTokensPerStep(CappedTokensPerStep):
 
 @component
 class KLStableTokensPerStep(CappedTokensPerStep):
-    """All positions with a confident and stable prediction, or otherwise the first position of the order.
+    """All positions with a confident and stable prediction, or the first position of the order if there are none.
 
-    A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H decoding steps. KLASS (Kim et
-    al., arXiv:2511.05664) uses the order `uncertainty`, most certain first, and the thresholds 0.6 and 0.015 for LLaDA
-    on GSM8K. The component stores only the last predictions at open positions, float32 [N, V].
+    A prediction is stable if KL(now ‖ before) was below a threshold in each of the last `history_length` steps. KLASS
+    (Kim et al., arXiv:2511.05664) uses the order `uncertainty`, most certain first, and for LLaDA on GSM8K thresholds
+    of 0.6 (confidence) and 0.015 (KL). Only the last predictions at open positions are stored, float32 [N, V].
     """
 
     name = "kl_stable"
@@ -515,7 +514,7 @@ def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
 
 
 def quota(step: Step, steps: int | None) -> Tensor:
-    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU, which is enough to finish within `steps`."""
+    """Return ⌈remaining / steps left⌉, or 1 if `steps` is None (0 for a finished row), int64 [A] on the CPU."""
     if steps is None:
         return step.remaining.clamp(max=1)
     return -(-step.remaining // max(steps - step.number, 1))

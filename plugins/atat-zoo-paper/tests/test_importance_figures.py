@@ -228,7 +228,7 @@ def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
     for words, sentence in [
         (
             [plain],
-            f"{plain} has the estimator 'uniform', which gives every token the same importance; name a run with",
+            f"{plain} has the estimator 'uniform', which gives every token the same importance; choose a run with",
         ),
         ([run, plain], f"{plain} has the estimator 'uniform'"),
         ([run, run], "is passed twice; pass it once"),

@@ -54,7 +54,7 @@ def test_a_sample_prints_its_counts():
     for texts, start in zip((0, 1, 2000), said, strict=True):
         nfe = 1 + torch.arange(texts) % 2
         made = repr(Sample(tokens=torch.zeros(texts, 5, dtype=torch.int64), nfe=nfe, max_nfe=1234))
-        assert made == f"<Sample of {start} network evaluations each, 1,234 at most>"
+        assert made == f"<Sample of {start} network evaluations on average, 1,234 at most>"
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_steps_without_number_are_said_before_they_are_taken():
         warnings.simplefilter("error")  # few are not said
         sample(AncestralSampler(steps=1000), z)
     steps = "the sampler uses 1,000,000,000 steps to fill 4 masked tokens"
-    asked = f"^{steps}, which takes a long time; lower the sampler's steps$"
+    asked = f"^{steps}, which takes a long time; reduce its number of steps$"
     every = assemble(tokens_per_step=EverythingTokensPerStep(steps=10**9))
     with pytest.warns(Note, match=asked), pytest.raises(Done):
         sample(every, z, observe=stop)

@@ -328,7 +328,7 @@ def test_a_run_without_importance_is_refused_and_one_where_all_is_alike_unless_i
         with pytest.raises(UserError, match=said):
             require_estimator(none, "runs/a", constant=constant)
     with pytest.raises(
-        UserError, match=r"^runs/a has the estimator 'uniform', which gives every token the same importance; name a run"
+        UserError, match=r"^runs/a has the estimator 'uniform', which gives every token the same importance; choose a"
     ):
         require_estimator(alike, "runs/a")
     require_estimator(alike, "runs/a", constant=True)
