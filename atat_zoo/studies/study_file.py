@@ -34,9 +34,8 @@ def load(file: Path) -> Study:
         known = [name.removeprefix("studies/") for name in experiments.names() if name.startswith("studies/")]
         if named in known and (ours := experiments.shipped(f"studies/{named}")):
             return load(ours)
-        problem = f"study {clip(file)} does not exist{nearest(named, known)}"
         remedy = f"pass a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
-        raise UserError(f"{problem}; {remedy}") from None
+        raise UserError(f"study {clip(file)} does not exist; {remedy}{nearest(named, known)}") from None
     zoo = Zoo.load()
     name: Any = table.pop("name", file.stem)
     tables = {key: table.pop(key) for key in (*TABLES, "arms") if key in table}

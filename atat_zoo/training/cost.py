@@ -68,8 +68,8 @@ def gpu_named(name: str) -> str:
         return each
     known = dict.fromkeys(re.split("[ -]", each)[0] for each in GPUS)
     raise UserError(
-        f"--gpu {clip(repr(name))}: unknown GPU{nearest(name, [*known, *GPUS])}; use {', '.join(known)}, "
-        f"or a full name: {', '.join(each for each in GPUS if each not in known)}"
+        f"--gpu {clip(repr(name))}: unknown GPU; use {', '.join(known)}, or a full name: "
+        f"{', '.join(each for each in GPUS if each not in known)}{nearest(name, [*known, *GPUS])}"
     )
 
 
