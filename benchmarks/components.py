@@ -52,9 +52,9 @@ METHOD = """\
 `python -m benchmarks components --markdown docs/studies/efficiency.md` writes this page. Every row is a ratio to MDLM;
 the first rows add one component of the ATAT report's system, `owt-small/documented`; 12 layers of width 768, 50,257
 tokens. Time is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of
-{pairs} interleaved pairs, {machine}, {threads}, torch {torch}. FLOPs are the FLOPs of matrix products, as torch counts
-them. Memory is the peak of a process over {steps} steps. The last column is the time of a decoding step of the report's
-sampler relative to a step of ancestral sampling.
+{pairs} pairs (a quarter as many for sampling), {machine}, {threads}, torch {torch}. Torch counts the FLOPs of matrix
+products. Memory is the peak of a process over {steps} steps. The last column is the time of a decoding step of the
+report's sampler relative to a step of ancestral sampling.
 
 ## Limits
 

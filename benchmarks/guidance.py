@@ -80,23 +80,23 @@ SETTINGS = (
     Setting("token_bias, strength 4", bias(4.0)),
     Setting("classifier, strength 1", classifier(1.0)),
     Setting("classifier, all candidates, 1", classifier(1.0, candidates=EVERY)),
-    Setting("the same, strength 2", classifier(2.0, candidates=EVERY)),
-    Setting("the same, prior 0.01", classifier(1.0, candidates=EVERY, classifier={**BAYES, "prior": 0.01})),
+    Setting("all candidates, strength 2", classifier(2.0, candidates=EVERY)),
+    Setting("all candidates, prior 0.01", classifier(1.0, candidates=EVERY, classifier={**BAYES, "prior": 0.01})),
     Setting("classifier, first order, 1", classifier(1.0, method="first_order")),
     Setting("classifier 1 + token_bias 1", {"use": "combined", "first": classifier(1.0), "second": bias(1.0)}),
-    Setting("prompt alone", NONE, prompt=PROMPT),
+    Setting("prompt only", NONE, prompt=PROMPT),
     Setting("prompt, classifier_free 1", free(1.0), prompt=PROMPT),
     Setting("prompt, classifier_free 2", free(2.0), prompt=PROMPT),
     Setting("most certain first", NONE, GUIDED_ORDER),
-    Setting("the same, importance_bias −1", important(-1.0), GUIDED_ORDER),
+    Setting("most certain first, importance_bias −1", important(-1.0), GUIDED_ORDER),
     Setting("most uncertain first", NONE, LAST),
-    Setting("the same, importance_bias 1", important(1.0), LAST),
+    Setting("most uncertain first, importance_bias 1", important(1.0), LAST),
 )
 
 INTRODUCTION = """\
 # Guidance
 
-How much does guidance raise the frequency of a topic's words, and how much quality does it cost?
+How much does guidance raise the frequency of a topic's words, and how much does text quality suffer?
 
 {note}
 
@@ -114,7 +114,7 @@ words belong to the topic but are not passed to guidance. Words in the prompt ar
 ## Limits
 
 - Read the rates together with entropy and generative perplexity: meaningless text can contain a word at any rate.
-- One model of CPU size and one seed; the judge model is as small as the generator.
+- One small model and one seed; the judge model is as small as the generator.
 """
 
 

@@ -46,7 +46,7 @@ NFE.
 
 ## Limits
 
-- One model of CPU size and one seed; the judge model is as small as the generator.
+- One small model and one seed; the judge model is as small as the generator.
 {limits}"""
 
 

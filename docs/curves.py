@@ -157,7 +157,7 @@ def _figure(lines: dict[str, torch.Tensor], x: torch.Tensor, across: str, up: st
     svg = svg.replace(_INK, "currentColor").replace(_GRID, "var(--color-background-border)")
     said = f"{up} over {across}: {', '.join(lines)}"
     same = [f"{a} and {b}" for a, b in combinations(lines, 2) if torch.allclose(lines[a], lines[b], atol=2e-3)]
-    caption = " ".join(["Curves for the default parameters.", *(f"The lines of {pair} coincide." for pair in same)])
+    caption = " ".join(["The curves use default parameters.", *(f"The lines of {pair} coincide." for pair in same)])
     return (
         f'<figure class="curves"><div role="img" aria-label="{said}">{svg}</div>'
         f"<figcaption>{caption}</figcaption></figure>"

@@ -78,7 +78,7 @@ def keys() -> str:
         *sections,
         "## Tables of components",
         'Each table selects a component with `use = "NAME"`; its other keys are the component\'s parameters. `KIND = '
-        '"NAME"` is short for a table that contains only `use`. Without a table, the default component is used.',
+        '"NAME"` is short for a table that contains only `use`. A missing table selects the default component.',
         table(["table", "default", "meaning", "components"], chosen),
     )
 
@@ -184,7 +184,7 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
         ("autoclass", "atat_zoo.UserError", ""),
         ("py:data", "atat_zoo.__version__", "The version of this release."),
     ]),
-    ("Scores of given texts", "The objects that `Model` returns for texts; a notebook displays them as heat maps.", [
+    ("Scores of given texts", "The objects in which `Model` returns scores; a notebook displays them as heat maps.", [
         ("automodule", "atat_zoo.generation.token_scores",
          "TokenScore, TokenScores, LogProbs, TextScores, NLLBound, Unmasking"),
     ]),
@@ -200,7 +200,7 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
         ("py:data", "PROJECT", "The name of the entry point group and the prefix of the hooks."),
         ("automodule", "atat_zoo.registry.hookspecs", "Kind"),
     ]),
-    ("`atat_zoo.system.errors`", "Errors that are printed as one sentence.", [
+    ("`atat_zoo.system.errors`", "Messages for the user, which `atat` prints without a traceback.", [
         ("automodule", "atat_zoo.system.errors", "Problem, nearest, clip, OmissionNote, UnsavedNote, Note"),
     ]),
     ("Building blocks", "Classes and functions imported by the packages that `atat new` writes.", [

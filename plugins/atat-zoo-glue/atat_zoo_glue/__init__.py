@@ -1,4 +1,4 @@
-"""GLUE as a task of the zoo."""
+"""GLUE as the task `glue` of atat_zoo."""
 
 from atat_zoo.registry import hookimpl
 

@@ -64,7 +64,7 @@ def folder_of(problem: Name, root: Path) -> Path:
 
 
 def files_of(problem: Name, root: Path, split: str) -> list[Path]:
-    """Return the existing files of the split `train`, or of `dev` with its suffix."""
+    """Return the files of the split `train`, `dev` or `dev` with a suffix; the list is empty if there are none."""
     folder = folder_of(problem, root)
     return next((found for name in _patterns(split) if (found := sorted(folder.glob(name)))), [])
 
@@ -74,7 +74,7 @@ def _patterns(split: str) -> tuple[str, ...]:
 
 
 def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
-    """Yield a single message that names all missing files of the tasks."""
+    """Yield one message that names all missing files of the tasks, or nothing if none is missing."""
     missing = []
     for problem in problems:
         splits = ("train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out))
@@ -86,7 +86,7 @@ def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
 
 
 def read(problem: Name, root: Path, split: str) -> Examples:
-    """Return the examples of the split `train`, or of `dev` with its suffix; incomplete lines are skipped.
+    """Return the examples of the split `train`, `dev` or `dev` with a suffix; incomplete lines are skipped.
 
     Raises:
         UserError: if the files are missing or do not belong to this task.

@@ -1,4 +1,4 @@
-"""GLUE (arXiv:1804.07461): nine language understanding tasks, on which a run's network is fine-tuned with a head."""
+"""GLUE (arXiv:1804.07461): fine-tunes a run's network with a head on nine language understanding tasks."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ MAJORITY = "average of the most frequent class"
 NOTE = (
     "Published BERT scores use a head on the first token, with a pooler, token types and dropout; most are on the "
     "test files, whose labels GLUE does not publish, and many exclude WNLI. This task has not been run on published "
-    "weights, so compare runs only with runs."
+    "weights, so compare scores only between runs."
 )
 
 
 @component
 class GlueTask(Task):
-    """Fine-tuning of a run's network with a head for each task and seed, and evaluation on the dev files.
+    """Fine-tunes a run's network with a new head for each task and seed, and evaluates it on the dev files.
 
-    The head reads the mean and maximum of each hidden channel over a text or a pair of texts, framed with the run's
-    special tokens: BOS a EOS b EOS. The hyperparameters are those of BERT (arXiv:1810.04805, section 4.1); a small
-    network with little pre-training needs a larger learning rate. The scores are GLUE's own. `average` is the mean of
-    the tasks' mean scores, and is reported together with the average for the most frequent class. The standard error is
-    over seeds.
+    The head reads the mean and maximum of each hidden channel over a text, or over a pair of texts a and b with the
+    tokenizer's special tokens: BOS a EOS b EOS. The hyperparameters are BERT's (arXiv:1810.04805, section 4.1); a small
+    network with little pre-training needs a larger learning rate. The metrics are GLUE's own. `average` is the
+    mean of the tasks' mean scores; a second average is that of always predicting the most frequent training label.
+    Standard errors are over seeds.
 
     `notes` lists the differences from the protocol of published scores.
     """
@@ -48,12 +48,12 @@ class GlueTask(Task):
     refs = ("arXiv:1804.07461", "arXiv:1810.04805")
 
     path: str = param(
-        "glue", help="folder with one subfolder per task that contains train.tsv and dev.tsv or the hub's Parquet files"
+        "glue", help="folder with a subfolder per task, which contains train.tsv and dev.tsv or the hub's Parquet files"
     )
     tasks: tuple[Name, ...] = param(tuple(PROBLEMS), help="tasks to evaluate")
     seeds: int = param(1, help="number of fine-tuning runs per task, with consecutive seeds", ge=1)
     epochs: int = param(3, help="number of epochs", ge=1)
-    batch_size: int = param(32, help="number of examples per step", ge=1)
+    batch_size: int = param(32, help="number of examples per training step", ge=1)
     learning_rate: float = param(2e-5, help="peak learning rate", gt=0)
     length: int = param(
         128, help="maximum number of tokens per example (at most the run's length); longer examples are truncated", ge=8
@@ -135,15 +135,15 @@ QUANTITIES = {
 
 
 def splits_of(problem: Name) -> list[str]:
-    """Return the names of a task's files: the training file, followed by the held-out files."""
+    """Return the names of a task's splits: `train`, followed by the held-out ones."""
     return ["train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out)]
 
 
 def framed(model: Model, texts: Sequence[tuple[str, ...]], length: int) -> list[list[int]]:
-    """Return the tokens of texts or pairs of texts, at most `length` and at most the run's length.
+    """Return the tokens of each text or pair of texts, at most `length` and at most the run's length.
 
-    BOS begins a row and EOS ends each text, if the tokenizer has them; otherwise a mask separates two texts. If a pair
-    is too long, its longer text is truncated first.
+    BOS comes first and EOS ends each text, if the tokenizer has them; without EOS, a mask token separates two texts. If
+    a pair is too long, its longer text is truncated first.
     """
     tokenizer = model.tokenizer
     first = [] if tokenizer.bos is None else [tokenizer.bos]
@@ -170,7 +170,7 @@ def _cut(sizes: list[int], room: int) -> list[int]:
 
 
 def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
-    """Return predictions for each held-out file that always name the most frequent training label (or the mean)."""
+    """Return predictions for each held-out file: always the most frequent training label, or the mean for numbers."""
     import torch
 
     train, *held_out = examples
@@ -190,6 +190,6 @@ def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Exam
 
 
 def _averaged(found: Mapping[Name, Mapping[str, float]]) -> dict[str, float]:
-    """Return the scores of all tasks, and the mean of the tasks' mean scores."""
+    """Return all scores in one dict, together with the mean of the tasks' mean scores."""
     scores = {name: value for each in found.values() for name, value in each.items()}
     return scores | {AVERAGE: fmean(fmean(each.values()) for each in found.values())}

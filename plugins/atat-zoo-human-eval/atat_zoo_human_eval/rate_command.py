@@ -16,8 +16,8 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic_files import json_bytes, write_all
 from atat_zoo.system.errors import UserError, clip
 
-_QUESTIONS = "TOML file with one table per question (default: fluency, coherence and overall, from 1 to 5)."
-_PROMPT = "Prompt for the texts; can be repeated, and --num-samples applies to each prompt."
+_QUESTIONS = "TOML file with one table per question (default: fluency, coherence and overall quality, from 1 to 5)."
+_PROMPT = "Prompt that every run continues. Repeatable; --num-samples applies to each prompt."
 
 
 @click.group()
@@ -55,7 +55,7 @@ def export(
         raise UserError(f"--out {clip(out)} is not an HTML file; pass a name that ends in .html")
     key = out.with_suffix(KEY)
     for path in (out, key):
-        if path.exists():  # the ratings of a form are worth nothing without its key
+        if path.exists():  # without its key, the ratings of an earlier form could not be used
             raise UserError(
                 f"--out {clip(out)}: {clip(path)} already exists; choose a different name, or delete the file first"
             )
@@ -82,7 +82,7 @@ def export(
                 texts += [RatedText(run=i, text=text, prompt=prompt) for text in written]
             tables.append({"run": str(run), "step": model.step, "sampler": unstructure(parts["sampler"])})
     form = RatingForm.shuffled(questions, texts, tables, seed)
-    write_all({key: json_bytes(form.key()), out: page(form).encode()})  # a form is worth nothing without its key
+    write_all({key: json_bytes(form.key()), out: page(form).encode()})  # both or neither
     click.echo(f"{click.format_filename(out)}: {len(texts):,} texts, for the raters")
     click.echo(f"{click.format_filename(key)}: the key, which raters must not see")
 
@@ -110,9 +110,9 @@ def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_ma
     texts = ", ".join(f"{size} of {run}" for run, size in zip(result.runs, result.texts, strict=True))
     raters = number(len(result.raters), "rater")
     for line in (
-        f"{raters}; texts: {texts}. [95 %]: t-intervals over texts, with ratings averaged over raters; they ignore",
-        "the variation between raters. Differences use Welch's intervals, not corrected for multiple comparisons.",
-        "α: Krippendorff's ordinal α, 1 for perfect agreement and 0 for chance; he recommends at least 0.8, or 0.667.",
+        f"{raters}; texts: {texts}. Brackets are 95 % CIs over texts, with ratings averaged over raters: Student's t",
+        "for means, Welch's for differences. They ignore the variation between raters and multiple comparisons.",
+        "α: Krippendorff's ordinal α (1: perfect agreement, 0: chance). Conclusions need 0.8, tentative ones 0.667.",
         f"The results are in {click.format_filename(out)}.",
     ):
         click.echo(line + ("  " if as_markdown else ""))

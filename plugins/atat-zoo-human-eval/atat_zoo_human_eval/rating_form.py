@@ -18,17 +18,17 @@ Table = dict[str, Any]
 FORMAT = 1
 KEY = ".key.json"
 _NAME = re.compile(r"\w[\w -]{0,39}")
-_MOST = 10_000  # texts of a form, which is one file
+_MOST = 10_000  # maximum number of texts in a form, which is one file
 
 
 @component
 class Question:
-    """Question about a text, which raters answer with an integer from 1."""
+    """Question about a text, which raters answer with an integer from 1 to `points`."""
 
     text: str = param(help="the question")
     low: str = param("", help="meaning of the lowest rating, 1")
     high: str = param("", help="meaning of the highest rating")
-    points: int = param(5, help="number of points on the scale; each point is a key on the keyboard", ge=2, le=9)
+    points: int = param(5, help="number of points on the scale; raters can also type a point's digit", ge=2, le=9)
 
 
 QUESTIONS = {
@@ -40,9 +40,9 @@ QUESTIONS = {
 
 @attrs.frozen(kw_only=True)
 class RatedText:
-    """Text in a form."""
+    """Text in a form, and the run that generated it."""
 
-    run: int  # that wrote it: its number in the key
+    run: int  # index of the run that generated the text, in the key
     text: str
     prompt: str = ""  # with which the text begins
 
@@ -52,9 +52,9 @@ class RatingForm:
     """Form with its key, which maps each text to a run and is not part of the page."""
 
     questions: dict[str, Question]
-    texts: tuple[RatedText, ...]  # in the order of the form, in which they are numbered from 1 on
-    runs: tuple[Table, ...]  # {run, step, sampler} of each
-    seed: int  # of the texts and of their order
+    texts: tuple[RatedText, ...]  # in the order of the form, which numbers them from 1
+    runs: tuple[Table, ...]  # {run, step, sampler} of each run
+    seed: int  # seed of sampling and of the order
 
     @classmethod
     def shuffled(
@@ -65,7 +65,7 @@ class RatingForm:
         return cls(questions=questions, texts=tuple(texts[i] for i in order), runs=tuple(runs), seed=seed)
 
     def blinded(self) -> Table:
-        """Return the content that raters see, with the digest that their ratings refer to."""
+        """Return the content that raters see, and its digest, which identifies the form in their ratings."""
         questions = [{"name": name, **unstructure(each)} for name, each in self.questions.items()]
         texts = [{"text": each.text, "prompt": each.prompt} for each in self.texts]
         table = {"questions": questions, "texts": texts}
@@ -151,5 +151,5 @@ def check_size(runs: Sequence[Path], prompts: Sequence[str], number: int) -> Non
     size = len(runs) * len(prompts) * number
     if size > _MOST:
         raise UserError(
-            f"--num-samples {number} makes a form of {size:,} texts; lower it, because at most {_MOST:,} are allowed"
+            f"a form can have at most {_MOST:,} texts, not {size:,}; reduce --num-samples, the prompts or the runs"
         )

@@ -21,7 +21,7 @@ from atat_zoo.system.parsing import from_json, read
 from atat_zoo_human_eval.rating_form import RatingForm
 
 COLUMNS = ("form", "rater", "text", "question", "rating")
-_NAMED = 3  # of many problems of a kind
+_NAMED = 3  # number of places that a message about many places names
 
 
 class Ratings(NamedTuple):
@@ -36,10 +36,10 @@ class Ratings(NamedTuple):
 class Answers:
     """All raters' answers to one question."""
 
-    means: tuple[float, ...]  # of each run
-    intervals: tuple[Interval | None, ...]  # of the means, over texts; None for a single text
-    differences: tuple[Interval | None, ...]  # of each two runs, later minus earlier, in the order of `pairs`
-    alpha: float | None  # Krippendorff's, ordinal; None where it is not defined
+    means: tuple[float, ...]  # mean rating of each run
+    intervals: tuple[Interval | None, ...]  # CI of each mean, over texts; None for a single text
+    differences: tuple[Interval | None, ...]  # CI for each pair of runs, later minus earlier, in the order of `pairs`
+    alpha: float | None  # Krippendorff's ordinal α, or None if it is undefined
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +49,7 @@ class RatingResult:
     form: str  # its digest
     raters: tuple[str, ...]
     runs: tuple[str, ...]
-    texts: tuple[int, ...]  # of each run
+    texts: tuple[int, ...]  # number of texts of each run
     answers: dict[str, Answers]
 
     @property
@@ -83,9 +83,9 @@ def _pairs(runs: int) -> list[tuple[int, int]]:
 
 
 def alpha(values: NDArray[Any]) -> float | None:
-    """Return Krippendorff's ordinal α of ratings [R, N], NaN for missing ratings, or None without pairs of ratings.
+    """Return Krippendorff's ordinal α of ratings [R, N], with NaN for missing ratings.
 
-    K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011). Unused points of the scale have no effect.
+    None if all ratings are equal, or no text has two. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011).
     """
     import krippendorff
 
@@ -96,7 +96,7 @@ def alpha(values: NDArray[Any]) -> float | None:
 
 
 def unblinded(form: RatingForm, given: Sequence[Ratings]) -> RatingResult:
-    """Return the results from all raters' ratings.
+    """Return each run's results, from all raters' ratings of a form.
 
     Ratings are averaged over raters. Intervals over texts are Student's for a mean and Welch's for a difference.
     """
@@ -134,12 +134,12 @@ def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
         name = clip(path)
         if digest != form.digest:
             problems.append(
-                f"{name} rates the form {clip(digest)}, but this key is for {form.digest}; pass the key of its form"
+                f"{name} rates the form {clip(digest)}, but this key is for {form.digest}; pass the key of that form"
             )
             continue
         if rater in raters:
             first = clip(raters[rater])
-            problems.append(f"{name}: {clip(rater)} also appears in {first}; leave out one of the files")
+            problems.append(f"{name}: {clip(rater)} also appears in {first}; leave out one file, or rename the rater")
         raters.setdefault(rater, path)
         values, wrong = _values(form, rows)
         problems += [f"{name}: {problem}" for problem in wrong]
@@ -190,7 +190,7 @@ def _values(form: RatingForm, rows: Sequence[dict[str, Any]]) -> tuple[dict[str,
         problems.append(f"the form has no question {clip(question)!r}{known}")
     rows = [row for row in rows if row["question"] in values]
     for number in sorted({row["text"] for row in rows if not 1 <= row["text"] <= size}):
-        problems.append(f"text {clip(number)} is not one of the form's {size}")
+        problems.append(f"text {clip(number)} does not exist; the form has texts 1 to {size}")
     rows = [row for row in rows if 1 <= row["text"] <= size]
     for row in rows:
         points = form.questions[row["question"]].points
@@ -198,7 +198,7 @@ def _values(form: RatingForm, rows: Sequence[dict[str, Any]]) -> tuple[dict[str,
             values[row["question"]][row["text"] - 1] = row["rating"]
         else:
             problems.append(
-                f"{_place(row['text'], row['question'])}: {clip(row['rating'])} is not one of 1 to {points}"
+                f"{_place(row['text'], row['question'])}: {clip(row['rating'])} is not a rating from 1 to {points}"
             )
     counts = Counter((row["text"], row["question"]) for row in rows)
     everything = [(number, name) for number in range(1, size + 1) for name in names]
@@ -209,7 +209,7 @@ def _values(form: RatingForm, rows: Sequence[dict[str, Any]]) -> tuple[dict[str,
 
 
 def _some(places: Sequence[tuple[int, str]]) -> Iterator[str]:
-    """Yield one string with the first places and the number of remaining ones, or nothing without places."""
+    """Yield one string that names the first places and counts the others, or nothing if there are none."""
     if places:
         more = len(places) - _NAMED
         yield "; ".join(_place(*each) for each in places[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -113,7 +113,7 @@ def test_ratings_are_read_without_torch(form, root):
         ("export first-run nothing --out new.html", "nothing"),
         ("export first-run --out new.html --length 17", "length 17 exceeds the model's maximum length, 16"),
         ("export first-run --out new.html --sampler klas", "did you mean 'klass'?"),
-        ("export first-run --out new.html --num-samples 20000", "lower it"),
+        ("export first-run --out new.html --num-samples 20000", "reduce --num-samples"),
         ("export first-run --out new.html --questions none.toml", "--questions none.toml cannot be read"),
         ("export first-run --out new.html --prompt " + "x" * 40, "40"),
         (

@@ -188,17 +188,17 @@ HEAD = b"form,rater,text,question,rating\n"
             ["text 1, overall and 2 more; "],
         ),
         (in_a_file(lambda a: a["ratings"].append(a["ratings"][0])), ["more than one rating for text 1, fluency"]),
-        (row(2, rating=6), ["text 1, overall: 6 is not one of 1 to 5"]),
-        (row(2, rating=-(10**30)), ["is not one of 1 to 5"]),
+        (row(2, rating=6), ["text 1, overall: 6 is not a rating from 1 to 5"]),
+        (row(2, rating=-(10**30)), ["is not a rating from 1 to 5"]),
         (
             row(0, question="fluenzy"),
             ["the form has no question 'fluenzy'; did you mean 'fluency'?"],
         ),
-        (row(0, text=7), ["text 7 is not one of the form's 6", "no rating for text 1, fluency"]),
+        (row(0, text=7), ["text 7 does not exist; the form has texts 1 to 6", "no rating for text 1, fluency"]),
         (row(0, rating=True), ["a.json does not contain ratings saved by a form"]),
         (in_a_file(lambda a: a.update(ratings=[])), ["a.json does not contain ratings saved by a form"]),
         (in_a_file(lambda a: a.update(rater=" ")), ["does not name the rater; enter a name in the form"]),
-        (twice, ["b.json: ann also appears in ", "a.json; leave out one of the files"]),
+        (twice, ["b.json: ann also appears in ", "a.json; leave out one file"]),
         (two_raters_in_one, ["a.csv contains more than one rater (ann, bob); use a separate file for each"]),
         *((text(content), ["does not contain ratings"]) for content in (b"{", b"[]")),
         *(
@@ -308,6 +308,6 @@ def test_a_form_has_each_run_once_and_not_too_many_texts(tmp_path):
         check_size([tmp_path.relative_to(tmp_path.parent).with_name("a")] * 2, [""], 1)
     with pytest.raises(UserError, match="the prompt x is passed twice"):
         check_size([tmp_path], ["x", "x"], 1)
-    with pytest.raises(UserError, match="lower it"):
+    with pytest.raises(UserError, match="reduce --num-samples"):
         check_size([tmp_path], [""], 10_001)
     check_size([tmp_path], [""], 10_000)

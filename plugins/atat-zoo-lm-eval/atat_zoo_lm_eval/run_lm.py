@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 class RunLM(LM):
     """A model for the harness that computes log-likelihoods with a run's bound and generates texts with a sampler.
 
-    A row consists of BOS, context, continuation and EOS, with the special tokens of the run's data. Only the
-    continuation is masked, so the bound is an upper bound on −log p(continuation | context, length of the row). The
-    bound is exact for a continuation of one token and for an autoregressive model. If there are at most `mask_samples`
-    possible masks, all of them are used instead of a sample.
+    A row is a sequence of BOS, context, continuation and EOS, without BOS or EOS if the run's data have none. Only the
+    continuation is masked, so the bound is an upper bound on −log p(continuation | context, length of the row). It
+    is exact for a continuation of one token and for an objective with an exact likelihood. If a continuation has at
+    most `mask_samples` possible masks, all of them are used instead of a sample.
 
-    Random draws depend only on the seed and the request; the choices for a question share masks because they share the
-    question's context. Other requests and the batch size affect only the network's rounding.
+    Masks and texts depend only on the seed and the request. The choices for a question share masks because they share
+    its context. Other requests and the batch size affect only the network's rounding.
     """
 
     # Notes on the numbers of all models created so far, which the command line prints at the end.
@@ -73,17 +73,17 @@ class RunLM(LM):
         max_batch_size: int | None = None,
         **unknown: Any,
     ) -> None:
-        """Load a run.
+        """Load a run; raise a `UserError` for an invalid argument.
 
         Args:
             run: run folder or loaded model.
             sampler: name or table of a sampler; None selects the run's own sampler.
             mask_samples: maximum number of masks per continuation.
             seed: seed of masks and texts.
-            after: number of unscored masks after the continuation, which stand for the unknown rest of the text.
+            after: number of masks after the continuation that are not scored and stand for the rest of the text.
             step: training step of the checkpoint; None selects the final model.
-            max_gen_toks: length of a generated text if the task does not set it; None means half of the training
-                length.
+            max_gen_toks: length in tokens of a generated text if the task does not set it; None means half of what
+                fits into a row.
             device: `auto`, `cpu`, `gpu`, or the name of a torch device. The harness's default, `cuda:0`, means the CPU
                 if there is no GPU.
             batch_size: number of requests per batch.
@@ -93,7 +93,7 @@ class RunLM(LM):
         super().__init__()
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise UserError(
-                "WORLD_SIZE is above 1, but a run is evaluated by one process; start the command without torchrun or "
+                "WORLD_SIZE is above 1, but only one process can evaluate a run; start the command without torchrun or "
                 "accelerate"
             )
         for name in unknown:
@@ -120,24 +120,24 @@ class RunLM(LM):
         self.room = self.model.context.length - len(self.first) - len(self.last) - after
         if self.room < 2:
             raise UserError(
-                f"after = {after} leaves no room in rows of {self.model.context.length} tokens; lower after"
+                f"after = {after} leaves fewer than 2 of the model's {self.model.context.length} tokens for context "
+                "and continuation; reduce after"
             )
         self.max_gen_toks = self.room // 2 if max_gen_toks is None else _whole("max_gen_toks", max_gen_toks, 1)
         if self.max_gen_toks > self.room:
             raise UserError(
-                f"model_args: max_gen_toks = {max_gen_toks} exceeds the room for {self.room} tokens in a row; lower it"
+                f"model_args: max_gen_toks = {max_gen_toks} is more than the {self.room} tokens that fit; reduce it"
             )
         self.title, self.note = "atat_zoo" if isinstance(run, Model) else f"atat_zoo, {run}", ""
         self._say(
             "log-likelihoods are exact"
             if objective.exact
-            else f"log-likelihoods are lower bounds, estimated with at most {self.mask_samples} masks (seed "
-            f"{self.seed}) and "
-            f"exact for one token; {PERPLEXITY} here is the exponential of an upper bound"
+            else f"log-likelihoods are lower bounds, estimated with up to {self.mask_samples} masks (seed {self.seed})"
+            f", and exact for continuations of one token; {PERPLEXITY} here is exp of an upper bound on the NLL"
         )
 
     def _say(self, sentence: str) -> None:
-        """Log a note on the numbers; the command line repeats it below its table."""
+        """Log a note about the numbers; the command line also prints it below its table."""
         self.note = "; ".join(filter(None, (self.note, sentence)))
         RunLM.notes[f"{self.title}: {sentence}"] = None
         log.warning("%s: %s", self.title, sentence)
@@ -152,9 +152,9 @@ class RunLM(LM):
         raise UserError("a run does not have a chat template; leave out --apply_chat_template")
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return, for each (context, continuation), the negative bound in nats and whether greedy decoding yields it.
+        """Return, for each request, minus the bound in nats, and whether greedy decoding gives the continuation.
 
-        A context that is too long is truncated from the left; a continuation that is too long raises an error.
+        A context that is too long is truncated from the left; a continuation that is too long raises a `UserError`.
         """
         pairs = self._fitting(self._pair(*request.args) for request in requests)
         nats = self._nats(pairs, [context for context, _ in pairs], disable_tqdm)
@@ -163,9 +163,9 @@ class RunLM(LM):
         return [(-n, ids == pair[1]) for n, ids, pair in zip(nats, written, pairs, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return, for each text, the negative sum of the bounds of its pieces in nats.
+        """Return, for each text, minus the sum of the bounds of its pieces, in nats.
 
-        Each piece fills a row; the last piece is preceded by as much context as fits.
+        The text is split into pieces that each fill a row; the last piece is preceded by as much context as fits.
         """
         pieces, owner, changed = [], [], 0
         for i, request in enumerate(requests):
@@ -177,8 +177,8 @@ class RunLM(LM):
                 owner.append(i)
         if changed:
             self._say(
-                f"the tokenizer does not reproduce {changed} of {len(requests)} texts: whatever it drops (case or "
-                "unknown words, for example) does not contribute to the scores per word or byte"
+                f"the tokenizer does not reproduce {changed} of {len(requests)} texts: what it drops, such as case or "
+                "unknown words, is not scored, but counts as words and bytes in the scores per word and per byte"
             )
         total = [0.0] * len(requests)
         found = self._nats(pieces, [[*context, *piece] for context, piece in pieces], disable_tqdm)
@@ -198,7 +198,7 @@ class RunLM(LM):
         """
         made, eos = [""] * len(requests), self.model.tokenizer.eos
         settings = [_settings(request.args[1], self.max_gen_toks) for request in requests]
-        # The harness repeats a request as the same object. Negative numbers cannot be confused with tokens.
+        # The harness repeats a request as the same object; a negative number, which is no token, tells them apart.
         turns: Counter[int] = Counter()
         named = []
         for request in requests:
@@ -236,8 +236,8 @@ class RunLM(LM):
         for context, continuation in pairs:
             if len(continuation) > self.room:
                 raise UserError(
-                    f"a request has {len(continuation)} tokens after its context, more than this model's {self.room}; "
-                    "leave the task out, or, if it generates text, lower max_gen_toks with --gen_kwargs"
+                    f"a request has {len(continuation)} tokens after its context, more than the {self.room} that fit; "
+                    "leave the task out, or, if it generates text, reduce max_gen_toks with --gen_kwargs"
                 )
             over = max(0, len(context) + len(continuation) - self.room)
             fitting.append((context[over:], continuation))
@@ -320,9 +320,9 @@ def greedy(sampler: Sampler) -> Sampler:
     """Return the sampler with greedy token sampling.
 
     Raises:
-        UserError: if the sampler does not have token sampling.
+        UserError: if the sampler has no token sampling that can be greedy.
     """
-    given: Any = sampler  # which fields exist depends on the sampler
+    given: Any = sampler  # different samplers have different fields
     made: Sampler
     draw = CategoricalTokenSampling(temperature=0.0)
     if isinstance(sampler, TemperedSampler):
@@ -334,7 +334,7 @@ def greedy(sampler: Sampler) -> Sampler:
     elif hasattr(sampler, "token_sampling"):
         made = attrs.evolve(given, token_sampling=draw)
     else:
-        raise UserError(f"sampler {sampler.name!r} does not have token sampling to make greedy; choose another sampler")
+        raise UserError(f"sampler {sampler.name!r} has no token sampling that can be greedy; choose another sampler")
     return made
 
 

@@ -40,7 +40,7 @@ def test_texts_end_before_what_the_task_says(run):
         ({"do_sample": "yes"}, "gen_kwargs: do_sample = 'yes' is not a boolean"),
         ({"max_gen_toks": 0}, "gen_kwargs: max_gen_toks = 0 is not an integer of at least 1"),
         ({"temperature": "x"}, "gen_kwargs: .*'x'; correct the task, or override the setting with --gen_kwargs"),
-        ({"max_gen_toks": 256}, r"has 256 tokens after its context.* lower max_gen_toks with --gen_kwargs"),
+        ({"max_gen_toks": 256}, r"has 256 tokens after its context.* reduce max_gen_toks with --gen_kwargs"),
     ):
         with pytest.raises(UserError, match=message):
             texts(lm, ("abcd", setting))
@@ -92,5 +92,5 @@ class Own:
 
 def test_a_sampler_of_its_own_kind_is_greedy_if_it_says_how_it_draws():
     assert greedy(Own()).token_sampling.temperature == 0.0
-    with pytest.raises(UserError, match="sampler 'still' does not have token sampling to make greedy"):
+    with pytest.raises(UserError, match="sampler 'still' has no token sampling that can be greedy"):
         greedy(SimpleNamespace(name="still"))

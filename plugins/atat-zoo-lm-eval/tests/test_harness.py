@@ -87,8 +87,8 @@ def test_the_command_line_prints_the_table_and_what_it_is(run, command, capsys):
     assert command(run=run, sampler="klass", mask_samples=8) == 0
     table, _, note = capsys.readouterr().out.rpartition("atat_zoo, ")
     assert "word_perplexity" in table
-    assert "at most 8 masks (seed 0)" in note
-    assert note.rstrip().endswith("is the exponential of an upper bound")
+    assert "up to 8 masks (seed 0)" in note
+    assert note.rstrip().endswith("is exp of an upper bound on the NLL")
 
 
 def test_bad_input_is_a_sentence(command, tmp_path, capsys):

@@ -217,8 +217,8 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
         ({"mask_samples": 0}, "model_args: mask_samples = 0 is not an integer of at least 1"),
         ({"mask_samples": "many"}, "mask_samples = 'many' is not an integer"),
         ({"batch_size": "auto"}, "batch_size = 'auto' is not an integer"),
-        ({"max_gen_toks": 11}, "max_gen_toks = 11 exceeds the room for 10 tokens in a row; lower it"),
-        ({"after": 9}, "after = 9 leaves no room in rows of 12 tokens"),
+        ({"max_gen_toks": 11}, "max_gen_toks = 11 is more than the 10 tokens that fit; reduce it"),
+        ({"after": 9}, "after = 9 leaves fewer than 2 of the model's 12 tokens"),
         ({"sampler": "klas"}, "did you mean 'klass'"),
         ({"objective": "autoregressive", "sampler": "klass"}, "generates from left to right"),
     ):
@@ -231,7 +231,7 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
     ):
         with pytest.raises(UserError, match=message):
             RunLM(**options)
-    with pytest.raises(UserError, match="has 11 tokens after its context, more than this model's 10"):
+    with pytest.raises(UserError, match="has 11 tokens after its context, more than the 10 that fit"):
         nats(small(), ("the", "abcdefghijk"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="WORLD_SIZE is above 1"):
@@ -245,7 +245,7 @@ def test_what_a_row_has_room_for_is_between_its_ends_and_the_masks_after():
     assert small(max_gen_toks="1", mask_samples="1", seed="0", after="0").max_gen_toks == 1
     said = small(after=3).get_model_info()["atat_zoo"]
     assert (said["step"], said["after"]) == (0, 3)
-    assert "lower bounds, estimated with at most 32 masks (seed 0) and exact for one token" in said["note"]
+    assert "lower bounds, estimated with up to 32 masks (seed 0), and exact for continuations of one" in said["note"]
     assert small("autoregressive").note.endswith("log-likelihoods are exact")
 
 

@@ -52,7 +52,7 @@ def words(text: str) -> Cell:
 
 
 def nothing(why: str = NONE) -> Cell:
-    """Return a cell for a value that does not exist."""
+    """Return a cell for a value that does not exist, which shows the reason."""
     return Cell(text=why)
 
 
@@ -62,7 +62,7 @@ def missing(command: str) -> Cell:
 
 
 def of_seeds(cell: Cell, found: int, wanted: int, command: str) -> Cell:
-    """Return the cell, with a note if fewer seeds are finished than the study requires, or a missing cell."""
+    """Return the cell; if seeds of the study are unfinished, add their number and the command that runs them."""
     if found >= wanted:
         return cell
     said = f"{found} of {number(wanted, 'seed')}"
@@ -75,7 +75,7 @@ def count(value: float | None, digits: str) -> Cell:
 
 
 def within(found: Interval | None, unit: str = "", sign: str = "") -> Cell:
-    """Return a cell with a number and its interval, or None if they are not finite."""
+    """Return a cell with a number and its interval, or with `not finite`."""
     if found is None or not all(map(math.isfinite, (found.value, found.low, found.high))):
         return nothing("not finite")
     ends = found.value, found.low, found.high
@@ -83,13 +83,13 @@ def within(found: Interval | None, unit: str = "", sign: str = "") -> Cell:
 
 
 def exponential(found: Interval | None) -> Cell:
-    """Return the exponential of an interval in nats per token."""
+    """Return a cell with the exponential of a value in nats per token and of its interval."""
     ends = found and [1 + percent(end) / 100 for end in (found.value, found.low, found.high)]
     return within(Interval(value=ends[0], low=ends[1], high=ends[2]) if ends else None)
 
 
 def change(table: Mapping[str, float | None]) -> Cell:
-    """Return a cell with a difference in percent, from a table made by `Interval.to_table`."""
+    """Return a cell with a difference in percent and its interval, from a table made by `Interval.to_table`."""
     ends = [table[key] for key in ("percent", "percent_low", "percent_high")]
     if None in ends:
         return nothing("not finite")
@@ -105,7 +105,7 @@ def trained_alike(columns: Sequence[str], how: Sequence[Any]) -> Iterator[str]:
 
 
 def directed(spec: Directed) -> Iterator[Column]:
-    """Yield the columns of a table, each marked if the table states that lower or higher is better."""
+    """Yield a table's columns with the stated better direction; raise `CannotShow` if it names an unknown column."""
     for key in (*spec.lower, *spec.higher):
         if key not in spec.columns:
             raise CannotShow("columns", f"the table has no column {key!r}{nearest(key, list(spec.columns))}")
@@ -122,7 +122,7 @@ def require(columns: Sequence[str], task: str, scores: list[str] | None) -> None
 
 
 def normal(value: float | None, error: float | None) -> Cell:
-    """Return a cell with a value and the confidence interval from its standard error over items."""
+    """Return a cell with a value and, if it has a standard error over items, its confidence interval."""
     if value is None:
         return nothing("not finite")
     if error is None:

@@ -1,4 +1,4 @@
-"""Claims that the numbers support: one sentence per difference, whether significant or not."""
+"""Claims that the numbers support: one sentence per difference, which says whether it is significant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atat_zoo_paper.study_tables import BOUND, by, gap_difference
 
 
 def sentences(wanted: WantedTable, studies: Studies) -> Iterator[str]:
-    """Yield a sentence for each comparison in a table."""
+    """Yield a sentence for each difference in a table of arms or gaps; other tables have none."""
     if isinstance(wanted.spec, ArmsTable) and "difference" in wanted.spec.columns:
         yield from _of_arms(wanted, studies)
     elif isinstance(wanted.spec, GapsTable):
@@ -69,7 +69,7 @@ def _priced(arm: str, sampler: str) -> str:
 
 def _said(name: str, other: str, what: str, intervals: str, seeds: int, cell: Cell) -> str:
     """Return a sentence that states whether a value is lower, higher or not significantly different."""
-    over = f"over {'seeds and ' if intervals == 'both' else ''}sequences, {number(seeds, 'seed')}"
+    over = f"CI over {'seeds and ' if intervals == 'both' else ''}sequences, {number(seeds, 'seed')}"
     if cell.sure is None:
         return f"{name} and {other} cannot be compared in {what}, because a number is not finite"
     if cell.sure.low <= 0 <= cell.sure.high:

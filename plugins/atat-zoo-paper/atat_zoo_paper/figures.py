@@ -1,4 +1,4 @@
-"""Figures of studies: bounds against step budgets or grid and sweep points, and differences between arms."""
+"""Figures of studies: bounds by training steps or at grid and sweep points, and differences from the baseline."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from atat_zoo_paper.paper_studies import CannotShow, KnownStudy, compared, seeds
 from atat_zoo_paper.study_tables import along, axis_of, nats, over_runs
 from atat_zoo_paper.style import Chart, chart, files
 
-MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")  # told apart in grey
+MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")  # distinguishable in grey
 
 
 def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
-    """Return a dict from arm to the points of a figure; raise `CannotShow` for an unknown name."""
+    """Return a dict from arm or panel to its points; raise `CannotShow` for an unknown or unsuitable arm."""
     for key, arms in (("arms", spec.arms), ("names", spec.names)):
         for arm in arms:
-            known.arm(arm, key)  # the study must have it
+            known.arm(arm, key)  # raises `CannotShow` for an unknown arm
     for name in spec.names.values():
-        escape(name)  # what LaTeX cannot set, the font of a figure lacks
+        escape(name)  # raises for a character that LaTeX cannot print, which the figure's font lacks, too
     by_kind: Any = {"curve": _curve, "sensitivity": _sensitivity, "arms": _arms}
     return by_kind[spec.kind](spec, known, spec.arms)
 
@@ -67,7 +67,7 @@ def _sensitivity(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> di
 
 
 def _grids(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Any]:
-    """Return the points of each grid as (label, bound, whether it is the arm), or None for an arm without results."""
+    """Return the points of each grid as (label, bound, whether it is the grid's own arm); None without results."""
     found: dict[str, Any] = {}
     for grid in (grid for grid in known.study.grids if grid.arm in arms):
         panel: list[tuple[str, Cell, bool]] = []
@@ -106,7 +106,7 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
 
 
 def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield the file name and content of a figure of `points`, as PDF and SVG, without arms that have no points."""
+    """Yield the file name and content of a figure as PDF and SVG, from `points`, without arms that have none."""
     by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
     drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
     yield from ((f"{spec.label}.{ending}", content) for ending, content in files(drawn).items())
@@ -123,12 +123,12 @@ def _ends(cell: Cell) -> dict[str, float]:
 
 
 def _quantity(known: KnownStudy, arms: Sequence[str]) -> str:
-    """Return the quantity that the arms' bounds measure, or a general name if they differ."""
+    """Return the name of the arms' bounds, or exp(nats per token) if it differs between arms."""
     return _common({arm["runs"][0]["bound"] for name in arms if (arm := known.arm(name))})
 
 
 def _common(quantities: set[str]) -> str:
-    """Return the quantity if there is only one, or a general name."""
+    """Return the quantity if there is only one, or else exp(nats per token)."""
     return next(iter(quantities)) if len(quantities) == 1 else f"exp({NATS_PER_TOKEN})"
 
 
@@ -169,8 +169,8 @@ def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any
     drawn = []
     for number, (title, rows) in enumerate(of_panels.items()):
         of_all, what = shared, quantity
-        if title in along_samplers:  # where another quantity is paid
-            report: Any = known.report  # without which there is no panel
+        if title in along_samplers:  # whose quantity differs from that of the other panels
+            report: Any = known.report  # not None, or there would be no panel
             what = _common({row["quantity"] for arm in report["samplers"] for row in arm["samplers"]})
             of_all = rows
         domain = [min(row["low"] for row in of_all), max(row["high"] for row in of_all)]

@@ -18,17 +18,17 @@ from atat_zoo_paper.style import Chart, chart, files
 
 Row = dict[str, Any]
 
-COLUMNS, LINES = 22, 2  # tokens of the heat map that a line has, and lines: more cannot be read
-FEW = 20  # tokens of about a frequency, below which their quantiles are chance
+COLUMNS, LINES = 22, 2  # tokens per line of the heat map, and lines: more would be illegible
+FEW = 20  # number of tokens in a range of frequencies below which quantiles are unreliable
 _BLUE, _ORANGE = PALETTE[:2]
-_PALE = ("#cce3f0", "#f7dfcc")  # no transparency, whose order in a PDF is not always the same
+_PALE = ("#cce3f0", "#f7dfcc")  # opaque, because the order of transparencies in a PDF varies
 _NO_ZERO = alt.Scale(zero=False, nice=False, padding=4)
-# Of an axis with a single tick, whose label would be rounded to a whole number.
+# Labels for an axis with a single tick, which Vega would round to a whole number.
 _EXACT = "+datum.label === datum.value ? datum.label : format(datum.value, '~g')"
 
 
 def rates(rows: Sequence[Row]) -> Chart:
-    """Return a line chart of importance against mask rate for the first tokens of a text."""
+    """Return a heat map of importance by token and mask rate, for the first tokens of a text."""
     rows = [row | {"token": _printable(row["token"])} for row in rows if row["position"] < COLUMNS * LINES]
     there = [row["importance"] for row in rows if row["importance"] is not None] or [0.0, 1.0]
     every = list(dict.fromkeys(row["rate"] for row in rows))
@@ -64,7 +64,7 @@ def classes(rows: Sequence[Row]) -> Chart:
 
 
 def frequency(rows: Sequence[Row]) -> Chart:
-    """Return a chart of importance by the token's training frequency, without frequencies that few tokens have."""
+    """Return a chart of importance by the token's training frequency, without ranges of frequencies with few tokens."""
     rows = [row for row in rows if row["tokens"] >= FEW] or rows
     rows = [row | {"at": max(1.0, (row["least"] * row["most"]) ** 0.5)} for row in rows]
     axis = alt.Axis(format=",", tickCount=5)
@@ -73,7 +73,7 @@ def frequency(rows: Sequence[Row]) -> Chart:
 
 
 def checkpoints(rows: Sequence[Row]) -> Chart:
-    """Return a chart of importance over training steps, and of its rank correlations."""
+    """Return a chart of importance by step, and of its rank correlations with the loss and the final importance."""
     axis = alt.Axis(format=",d", tickCount=5)
     x = alt.X("step:Q", title="optimizer steps", scale=_NO_ZERO, axis=axis)
     kinds = {"": "with the loss", "_last": "with the final importance"}
@@ -93,7 +93,7 @@ def checkpoints(rows: Sequence[Row]) -> Chart:
 
 
 def agreement(rows: Sequence[Row]) -> Chart:
-    """Return a chart of the rank correlations of importance between runs, also controlling for frequency."""
+    """Return a chart of the rank correlations of importance between runs, with and without token frequency fixed."""
     seeds = {row[seed] for row in rows for seed in ("seed", "other_seed")}
     of_seeds = len(seeds) == len({row[name] for row in rows for name in ("run", "other")})
     keys, kinds = ("seed", "other_seed") if of_seeds else ("run", "other"), ("as it is", "given the token's frequency")
@@ -123,7 +123,7 @@ def evaluations(rows: Sequence[Row]) -> Chart:
 
 
 def context_probe(rows: Sequence[Row]) -> Chart:
-    """Return a chart of the task's scores with ±1 standard error, each on its own scale."""
+    """Return a chart of the scores in the task context_probe with ±1 standard error, each on its own scale."""
     x, panels = alt.X("low:Q", title=None, scale=_NO_ZERO, axis=alt.Axis(labelExpr=_EXACT, tickCount=5)), []
     for name in dict.fromkeys(row["score"] for row in rows):
         of_score = [row | {"n": number, "error": row["stderr"] or 0} for number, row in enumerate(rows)]
@@ -147,8 +147,8 @@ DRAWN: dict[str, Callable[[Sequence[Row]], Chart]] = {
 def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear: bool) -> list[Path]:
     """Write each table's figure as PDF and SVG and its rows as CSV, and return the files.
 
-    Each figure states its training step, which the report reads. If `clear` is set, figures left by an earlier analysis
-    are deleted.
+    Each SVG is described by the training step, which the HTML report reads. If `clear` is set, files of
+    figures that this analysis lacks are deleted.
     """
     written: dict[Path, bytes] = {}
     for name, draw in DRAWN.items():

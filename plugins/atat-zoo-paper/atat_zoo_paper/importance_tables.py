@@ -39,7 +39,7 @@ Row = dict[str, Any]
 Weighed = tuple[Text, Measurement]
 Progress = Callable[[str, int, int], None]
 
-TEXTS = 64  # that the sampler writes
+TEXTS = 64  # number of texts that the sampler generates
 _QUANTILES = {"p05": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
 _PROBE = "context_probe"
 
@@ -58,7 +58,7 @@ class Analysis:
     progress: Progress | None = None
 
     def check(self) -> None:
-        """Raise a `UserError` for a run with different held-out text, before any computation."""
+        """Raise a `UserError` if another run has different held-out text, before anything is computed."""
         for other in self.others:
             text, own = self._text(self.model, self.run), self._text(Model.from_run(other), other)
             if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
@@ -94,11 +94,11 @@ class Analysis:
 
     def _said(self, found: dict[str, list[Row]]) -> Iterator[str]:
         if not found["checkpoints"]:
-            yield "checkpoints is omitted because the run has one checkpoint; raise train.keep_checkpoints"
+            yield "checkpoints is omitted because it needs two checkpoints; train with a larger train.keep_checkpoints"
         if not found["agreement"]:
-            yield "agreement is omitted because it compares several runs; pass runs with different seeds, too"
+            yield "agreement is omitted because it needs several runs; also pass runs with different seeds"
         if len(found["evaluations"]) == 1:
-            same = number(found["evaluations"][0]["evaluations"], "evaluation")
+            same = number(found["evaluations"][0]["evaluations"], "decoding step")
             yield f"every text takes {same} with the sampler {self.sampler.name}; choose a different one with --sampler"
         if not found[_PROBE]:
             yield f"{_PROBE} is omitted because it has not been evaluated; run `atat eval {self.run} --task {_PROBE}`"
@@ -122,7 +122,7 @@ class Analysis:
         return rows
 
     def _checkpoints(self, measured: Measurement) -> list[Row]:
-        """Return statistics of importance at each saved checkpoint, and its rank correlations.
+        """Return statistics and rank correlations of importance at each saved checkpoint.
 
         `rho` is Spearman's ρ with the loss of masked tokens at the same step, as in `atat importance`, and `rho_last`
         with the importance at the last step.
@@ -193,7 +193,7 @@ class Analysis:
         return [about | {"evaluations": n, "texts": k} for n, k in zip(each.tolist(), texts.tolist(), strict=True)]
 
     def _probe(self) -> Iterator[Row]:
-        """Yield the scores in the task context_probe, if these weights were evaluated on it."""
+        """Yield the scores in the task context_probe, if the model of this step was evaluated on it."""
         for result in last_tasks(store.tables(RunFolder(self.run))).values():
             if result.settings["task"]["use"] == _PROBE and result.step == self.model.step:
                 for name, score in result.scores.items():
@@ -238,7 +238,7 @@ def classes(measured: Measurement, model: Model) -> list[Row]:
 
 
 def frequency(measured: Measurement, counts: Tensor) -> list[Row]:
-    """Return statistics of importance by training frequency in powers of two, from `counts`, int64 [V]."""
+    """Return statistics of importance by a token's training count in powers of two; `counts` is int64 by id."""
     power = (counts + 1).double().log2().floor().long()
     seen = _seen(measured)
     of_token = power[measured.tokens][seen]
@@ -280,7 +280,7 @@ def partial_correlation(rho: Tensor) -> Tensor:
 
 
 def _interval(value: Tensor, samples: Tensor) -> Row:
-    """Return a correlation with its interval, or None if it is undefined, for example for a constant."""
+    """Return a correlation with its interval, or a row of None if it is undefined, for example for a constant."""
     if not bool(value.isfinite()):
         return dict.fromkeys(("rho", "low", "high"))
     found = interval(float(value), samples)

@@ -18,7 +18,7 @@ def table(filled: Table) -> str:
 
 
 def figure(caption: str, label: str, drawn: bool, instead: str = "") -> str:
-    """Return a figure as a LaTeX float, with the command that draws it if the figure is missing."""
+    """Return a figure as a LaTeX float, which shows the command `instead` if the figure is not drawn."""
     body = f"\\includegraphics{{figures/{label}.pdf}}"
     if not drawn:
         body = f"\\fbox{{\\parbox{{0.9\\linewidth}}{{missing: \\texttt{{{escape(instead).replace('--', '-{}-')}}}}}}}"
@@ -35,7 +35,7 @@ def floating(what: str, caption: str, label: str, body: Sequence[str]) -> str:
 
 
 def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
-    """Return main.tex, which includes tables and figures by label."""
+    """Return main.tex, which includes results.tex and the tables and figures with the given labels."""
     packages = ["[T1]{fontenc}", "{lmodern}", "{textcomp}", "[margin=2.5cm]{geometry}"]
     packages += ["{adjustbox}", "{booktabs}", "{graphicx}", "[hidelinks]{hyperref}"]
     return "\n".join(
@@ -62,7 +62,7 @@ def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
 
 
 def references(sources: Mapping[str, Sequence[str]], written: str = "") -> str:
-    """Return references.bib: the given entries, and an entry for each additional source with a note on its use."""
+    """Return references.bib: the entries in `written`, and one for each further source, with a note on its use."""
     known = tomllib.loads(files(__package__).joinpath("references.toml").read_text(encoding="utf-8"))
     entries, keys = [written] if written else [], set(re.findall(r"@\w+\s*\{\s*([^\s,]+)", written))
     for source, of in sorted(sources.items()):
@@ -83,7 +83,7 @@ def references(sources: Mapping[str, Sequence[str]], written: str = "") -> str:
             fields |= {"title": f"{{{escape(of[0])}}}", "howpublished": f"\\url{{{address}}}"}
         if source in known:
             author, title, *year = known[source]
-            years = year or [2000 + int(source[6:8])]  # an arXiv number begins with it
+            years = year or [2000 + int(source[6:8])]  # an arXiv identifier begins with the year
             fields |= {"author": author, "title": f"{{{escape(title)}}}", "year": f"{years[0]}"}
         lines = ",\n".join(f"  {key} = {{{value}}}" for key, value in fields.items())
         entries.append(f"@misc{{{cite_key(source)},\n{lines}\n}}\n")

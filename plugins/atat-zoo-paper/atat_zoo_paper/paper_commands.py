@@ -67,8 +67,8 @@ def importance_figures(
 ) -> None:
     """Plot RUN's importance on held-out text, with figures as PDF and SVG and their data as CSV.
 
-    The figures show importance against mask rate, by word class and frequency, over checkpoints, and compared with
-    other runs (such as different seeds), and the NFE of the run's sampler or the one that you pass with --sampler.
+    The figures show importance by mask rate, word class, token frequency and checkpoint, its agreement with that of
+    OTHER_RUN (such as another seed), scores in context_probe, and the NFE of the run's sampler or of --sampler.
     """
     # Mistakes in these are reported before torch is imported.
     require("atat importance-figures", "vl_convert")
@@ -93,7 +93,7 @@ def importance_figures(
         analysis.check()
         tables, notes = analysis.tables(weigh(model, run, spec, seed=seed, progress=bars.evaluating))
     folder = out or RunFolder(run).report / "importance"
-    # In a folder of the user's own, a file of such a name may be another one.
+    # In a folder passed with --out, files with these names may belong to the user.
     paths = write_figures(tables, folder, model.step, clear=out is None)
     if as_json:
         print_json({"run": str(run), "figures": [str(path) for path in paths], "notes": notes})

@@ -13,15 +13,15 @@ from atat_zoo.registry import Zoo, component, component_param, components_param,
 from atat_zoo.registry.spec import component_base, fields_of, structure
 from atat_zoo.system.errors import UserError, clip, nearest
 
-# Of a table or figure: it names files, and is a label of LaTeX.
+# The label of a table or figure, in LaTeX and in file names.
 LABEL = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 # arXiv's identifiers since 2007, and DOIs.
 SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}(v\d+)?|doi:10\.\d{4,9}/[^\s{}\\%#]+")
-PAPERS = Path(__file__).parent / "papers"  # those that ship
+PAPERS = Path(__file__).parent / "papers"  # paper files that ship with the package
 
 Intervals = Literal["both", "sequences"]
 _OVER = (
-    "variation that the intervals cover. both: seeds and held-out text; sequences: held-out text "
+    "variation that the intervals cover; both: over seeds and held-out text; sequences: over held-out text "
     "only, which also works for arms with one seed"
 )
 
@@ -33,7 +33,7 @@ class PaperSpec:
     title: str = param(help="title of the paper")
     results: str = param(
         "docs/studies",
-        help="folder written by `atat study --write`; studies without a file there are read from their own folders",
+        help="folder of results from `atat study --write`; a study without a file there is read from its own folder",
     )
 
 
@@ -42,11 +42,11 @@ class ArmRow:
     """Row in a table of arms."""
 
     arm: str = param(help="arm of the study")
-    study: str | None = param(None, help="study; default: the table's")
+    study: str | None = param(None, help="study that contains the arm; default: the table's study")
     against: str | None = param(
         None, help="reference arm for the difference; default: the arm with which the study compares this one"
     )
-    name: str | None = param(None, help="label in the table; default: the arm's")
+    name: str | None = param(None, help="label in the table; default: the arm's name")
 
 
 @component
@@ -54,9 +54,9 @@ class GapRow:
     """Row in a table of gaps."""
 
     arm: str = param(help="arm of the study")
-    by: str = param("bound", help="sampler or bound for the row")
-    against: str | None = param(None, help="sampler or bound of the baseline with which the difference is computed")
-    name: str | None = param(None, help="label in the table; default: the arm's")
+    by: str = param("bound", help="sampler under which the perplexity is computed, or `bound`")
+    against: str | None = param(None, help="show the difference from the baseline's value for this sampler or `bound`")
+    name: str | None = param(None, help="label in the table; default: the arm's name")
 
 
 @component
@@ -65,7 +65,7 @@ class SamplerRow:
 
     arm: str = param(help="arm of the study for which samplers are compared")
     sampler: int = param(help="position in the study's list of samplers, from 1", ge=1)
-    name: str | None = param(None, help="label in the table; default: the labels of the arm and the sampler")
+    name: str | None = param(None, help="label in the table; default: the names of the arm and the sampler")
 
 
 @component
@@ -73,7 +73,7 @@ class ScoreRow:
     """Row in a table of scores."""
 
     arm: str = param(help="arm of the study")
-    name: str | None = param(None, help="label in the table; default: the arm's")
+    name: str | None = param(None, help="label in the table; default: the arm's name")
 
 
 @component
@@ -83,7 +83,7 @@ class RunRow:
     run: str = param(help="run folder")
     experiment: str | None = param(None, help="name of an experiment that ships with atat_zoo, or a file")
     overrides: tuple[str, ...] = param((), help="key=value overrides of the experiment")
-    train: str | None = param(None, help="training command, as an alternative to an experiment")
+    train: str | None = param(None, help="command that trains the run, instead of `experiment`")
     name: str | None = param(None, help="label in the table; default: the name of the run folder")
 
     def __attrs_post_init__(self) -> None:
@@ -93,24 +93,24 @@ class RunRow:
 
 @component_base
 class TableSpec:
-    """Options of every table."""
+    """Base class with the options of every table."""
 
-    label: str = param(help="label in LaTeX and name of the files")
-    caption: str = param(help="caption, one or two sentences")
-    columns: tuple[str, ...] = param(help="columns, from left to right")
+    label: str = param(help="label in LaTeX, and name of the table's files")
+    caption: str = param(help="caption of one or two sentences")
+    columns: tuple[str, ...] = param(help="columns, from left to right, or the rows of a table of parameters")
 
 
 @component
 class ArmsTable(TableSpec):
-    """Arms of studies."""
+    """Table with results of studies' arms; each column is a quantity, such as `value` or `difference`."""
 
-    study: str | None = param(None, help="study that contains the rows' arms")
+    study: str | None = param(None, help="study that contains the arms of all rows that name no study themselves")
     intervals: Intervals = param("both", help=_OVER)
 
 
 @component
 class GapsTable(TableSpec):
-    """Table with a study's perplexity of gaps given the rest of the text; each column is a gap."""
+    """Table with the perplexity of gaps given the rest of the text, from a study; each column is a gap."""
 
     study: str = param(help="study with [gaps]")
     intervals: Intervals = param("both", help=_OVER)
@@ -137,7 +137,7 @@ class ScoresTable(Directed):
     """Table with the scores of a study's arms in one of its tasks; each column is a score."""
 
     study: str = param(help="study with evaluation.tasks")
-    task: str = param(help="name of the task")
+    task: str = param(help="name of the task, such as `infilling`")
     intervals: Intervals = param("both", help=_OVER)
 
 
@@ -153,12 +153,12 @@ class EvaluationsTable(TableSpec):
 class TasksTable(Directed):
     """Table with scores of runs from `atat eval --task`; each column is a score."""
 
-    task: Any = component_param("task", attrs.NOTHING, help="tasks")
+    task: Any = component_param("task", attrs.NOTHING, help="task, with the parameters of the evaluations")
 
 
 @component
 class ParametersTable(TableSpec):
-    """Table with hyperparameters of experiments; each column is a key such as `train.steps`."""
+    """Table with hyperparameters; each key in `columns`, such as `train.steps`, is a row, and each run a column."""
 
 
 @component
@@ -166,25 +166,25 @@ class FigureSpec:
     """Figure of a study."""
 
     kind: Literal["curve", "sensitivity", "arms"] = param(
-        help="figure type: bounds against step budgets, grid points (including samplers) or sweep values, or "
-        "differences from the baseline"
+        help="curve: bounds by number of training steps; sensitivity: bounds at the points of a grid or sweep, and "
+        "perplexity under each sampler; arms: differences from the baseline"
     )
-    label: str = param(help="label in LaTeX and name of the files")
-    caption: str = param(help="caption, one or two sentences")
+    label: str = param(help="label in LaTeX, and name of the figure's files")
+    caption: str = param(help="caption of one or two sentences")
     study: str = param(help="study to draw")
-    arms: tuple[str, ...] = param((), help="arms, from top to bottom; default: all suitable arms")
+    arms: tuple[str, ...] = param((), help="arms to draw, in this order; default: all arms that this kind can draw")
     names: dict[str, str] = param(attrs.Factory(dict), help="labels of the arms in the figure")
     intervals: Intervals = param("both", help=_OVER)
 
 
 @component
 class CitedRow:
-    """Published row, which is added below the rows of a table."""
+    """Row for a published model, which is added below the rows of a table."""
 
-    table: str = param(help="label of the table that contains the row")
+    table: str = param(help="label of the table to which the row is added")
     name: str = param(help="name of the model")
     source: str = param(help="reference, such as arXiv:2406.07524 or doi:10.…")
-    differs: str = param(help="note on what differs, or on why the value is not comparable")
+    differs: str = param(help="note on how the published evaluation differs, or why its value is not comparable")
     column: str | None = param(None, help="column that contains the value")
     value: float | None = param(None, help="published value; leave it out if it is not comparable")
     at_most: bool = param(False, help="whether the value is an upper bound")
@@ -213,16 +213,16 @@ class WantedTable:
     """Table that a paper file requests."""
 
     where: str  # its key, for messages
-    given: Mapping[str, Any]  # as it stands there
+    given: Mapping[str, Any]  # its keys in the file, without `data` and `rows`
     spec: Any
     rows: tuple[Any, ...]
 
 
 @attrs.frozen(kw_only=True)
 class Paper:
-    """A validated manifest."""
+    """Validated content of a paper file."""
 
-    name: str  # that of the file
+    name: str  # the file's name without its ending
     file: Path
     title: str
     results: Path
@@ -231,13 +231,13 @@ class Paper:
     cited: tuple[CitedRow, ...]
 
     def refuse(self, problems: list[str]) -> None:
-        """Raise a `UserError` with all problems, each preceded by the name of the file."""
+        """Raise a `UserError` with all problems, each preceded by the path of the file, if there are any."""
         if problems:
             raise UserError("\n".join(f"{clip(self.file)}: {problem}" for problem in problems))
 
 
 def load(file: Path) -> Paper:
-    """Return the paper described by a TOML file, or by the file that ships with the package under the name `file`."""
+    """Return the paper in a TOML file, or in the shipped file with that name; raise a `UserError` with all problems."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
@@ -303,15 +303,15 @@ def _labels(paper: Paper) -> Iterator[str]:
     for where, label in labels.items():
         if not LABEL.fullmatch(label):
             got = clip(repr(label), 60)
-            yield f"{where}.label: expected lower-case letters, digits and hyphens, for files and LaTeX, got {got}"
+            yield f"{where}.label: expected up to 61 lower-case letters, digits and hyphens, no hyphen first, got {got}"
         elif counts[label] > 1:
-            yield f"{where}.label: {label!r} is used twice; rename one of the two"
+            yield f"{where}.label: {label!r} is used more than once; give every table and figure its own label"
     for table in paper.tables:
         if not table.spec.columns:
             yield f"{table.where}.columns: expected at least one column"
         for column, count in Counter(table.spec.columns).items():
             if count > 1:
-                yield f"{table.where}.columns: {column!r} is listed twice; list each column once"
+                yield f"{table.where}.columns: {column!r} is listed more than once; list each column once"
 
 
 def _cited(paper: Paper) -> Iterator[str]:

@@ -40,11 +40,11 @@ from atat_zoo_paper.study_tables import arms_table, gaps_table, samplers_table, 
 
 @attrs.frozen(kw_only=True)
 class FilledFigure:
-    """Figure with its data."""
+    """Figure with the points to draw."""
 
     spec: FigureSpec
     known: KnownStudy
-    points: dict[str, Any]  # by arm; nothing for one that is missing
+    points: dict[str, Any]  # by arm or panel; empty or None where results are missing
 
     @property
     def drawn(self) -> bool:
@@ -52,7 +52,7 @@ class FilledFigure:
         return any(self.points.values())
 
     def missing(self) -> Iterator[str]:
-        """Yield each missing point with the command that computes it."""
+        """Yield the label and arm of each missing line or point, or only the label if nothing can be drawn."""
         if not self.drawn:
             yield f"{self.spec.label}: the figure"
         else:
@@ -66,8 +66,8 @@ class FilledPaper:
     paper: Paper
     tables: list[Table]
     figures: list[FilledFigure]
-    said: dict[str, list[str]]  # of each table, the sentences on its comparisons
-    sources: dict[str, list[str]]  # what each is the source of
+    said: dict[str, list[str]]  # label of a table -> sentences on its comparisons
+    sources: dict[str, list[str]]  # reference -> the components or published models that cite it
 
     def missing(self) -> dict[str, list[str]]:
         """Return a dict from command to the missing cells and points that it computes."""
@@ -91,11 +91,11 @@ def _noting(where: str, problems: list[str]) -> Iterator[None]:
     except UserError as error:
         problems += [f"{where}: {line}" for line in str(error).splitlines()]
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        problems.append(f"{where}: the results are damaged; write them again")
+        problems.append(f"{where}: the results are damaged; run the study or evaluation again")
 
 
 def fill(paper: Paper) -> FilledPaper:
-    """Return a paper with its results, or raise a `UserError` that lists all unknown studies, arms and columns."""
+    """Return a paper with its results, or raise a `UserError` that lists all problems, such as unknown columns."""
     studies, problems = Studies(paper), list[str]()
     tables, drawn, said = list[Table](), list[FilledFigure](), dict[str, list[str]]()
     for wanted in paper.tables:
@@ -107,7 +107,7 @@ def fill(paper: Paper) -> FilledPaper:
             known = studies.named(spec.study)
             drawn.append(FilledFigure(spec=spec, known=known, points=figures.points(spec, known)))
     paper.refuse(list(dict.fromkeys(problems)))
-    # Else every study would seem to be missing.
+    # Otherwise, every cell would be reported as missing.
     if (
         any(studies_of(paper))
         and not paper.results.is_dir()
@@ -157,7 +157,7 @@ def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
 def _sources(paper: Paper, studies: Studies, tables: list[Table]) -> dict[str, list[str]]:
     """Return the references for the components in the paper's experiments and for its cited rows.
 
-    A reference without an address is documented in the zoo itself and is not cited.
+    A reference without a colon, such as `ATAT`, has no address and is not cited.
     """
     found: dict[str, list[str]] = {}
 
@@ -255,6 +255,6 @@ def compiler() -> list[str] | None:
 
 
 def compile_in(out: Path, command: list[str]) -> str:
-    """Compile main.tex, and return the end of the log if compilation fails."""
+    """Compile main.tex; return an empty string, or the end of the log if compilation fails."""
     done: Any = subprocess.run(command, cwd=out, capture_output=True, text=True, errors="replace", check=False)
     return "" if done.returncode == 0 else "\n".join((done.stdout + done.stderr).splitlines()[-10:]) or command[0]

@@ -20,27 +20,27 @@ Report = dict[str, Any]
 
 
 class CannotShow(Exception):
-    """Error for a key whose value a table or figure cannot show."""
+    """Raised if a table or figure cannot be made because of the value of a key in the paper file."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text)
         self.key = key
 
     def at(self, where: str) -> str:
-        """Return the message, preceded by the path of its key."""
+        """Return the message, preceded by the path of the key; `where` is the path of the table or figure."""
         return f"{where}.{self.key}: {self}"
 
 
 @attrs.frozen(kw_only=True)
 class KnownStudy:
-    """Study with its results, if it has been run."""
+    """Study with its results, or without any if it has not been run."""
 
     study: Study
     report: Report | None
-    command: str  # that writes them
+    command: str  # command that runs the study and writes the report
 
     def arm(self, name: str, key: str = "rows") -> Report | None:
-        """Return the results of an arm, or None if it has none; raise `CannotShow` for an unknown arm."""
+        """Return the results of an arm, or None if there are none; raise `CannotShow` for an unknown arm."""
         known = list(self.study.arms)
         if name not in known:
             there = f"(arms: {', '.join(known)})"
@@ -48,12 +48,12 @@ class KnownStudy:
         return self.report["arms"].get(name) if self.report else None
 
     def against(self, row: ArmRow) -> str:
-        """Return the reference arm for a row's difference: the one that the row or else the study chooses."""
+        """Return the reference arm for a row's difference: the row's own choice, or else the study's."""
         others = self.study.against(row.arm) if row.arm in self.study.arms else ()
         return row.against or (others[0] if others and self.study.baseline not in others else self.study.baseline)
 
     def text(self) -> dict[str, Any]:
-        """Return the settings that determine the held-out text; bounds on different text are not comparable."""
+        """Return the settings that determine the held-out text and its masks, which comparable bounds share."""
         run, held = self.study.run(self.study.baseline, self.study.seeds[self.study.baseline][0]), self.study.held_out
         parts = {key: unstructure(run.experiment.parts[key]) for key in ("corpus", "tokenizer")}
         data = {f"data.{key}": getattr(run.experiment.data, key) for key in ("length", "special_tokens", "packing")}
@@ -70,7 +70,7 @@ class Studies:
         self.known: dict[str, KnownStudy] = {}
 
     def named(self, name: str) -> KnownStudy:
-        """Return the study with a name, or in a file."""
+        """Return a study, by name or file, with its results; raise a `UserError` if either cannot be read."""
         if name not in self.known:
             study = load(Path(name))
             path = self.paper.results / f"{study.name}.json"
@@ -78,7 +78,7 @@ class Studies:
             command = f"atat study {shlex.quote(name)} --jobs 2"
             if self.paper.results.is_dir():
                 command += f" --write {page}"
-            # What is not there may be in the folder of the study, where `atat study` leaves it.
+            # Without --write, `atat study` leaves the results only in the folder of the study.
             report = _report(path) or _report(study.folder / "study.json")
             self.known[name] = KnownStudy(study=study, report=report, command=command)
         return self.known[name]
@@ -91,7 +91,7 @@ def _report(path: Path) -> Report | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise UserError(f"{clip(path)} cannot be read: {error}; write it again with `atat study --write`") from None
+        raise UserError(f"{clip(path)} cannot be read: {error}; rewrite it with `atat study --write`") from None
     except (KeyError, TypeError):
         raise UserError(
             f"{clip(path)} does not contain a study's results; use the folder written by `atat study --write`"
@@ -99,38 +99,38 @@ def _report(path: Path) -> Report | None:
 
 
 def same_text(known: Sequence[KnownStudy]) -> None:
-    """Raise `CannotShow` if a study has different held-out text from the first one."""
+    """Raise `CannotShow` if a study was evaluated on different text, or with different masks, from the first one."""
     first = known[0]
     for other in known[1:]:
         mine, theirs = first.text(), other.text()
         if key := next((key for key in mine if key in theirs and mine[key] != theirs[key]), None):
-            names = f"{other.study.name!r} has different held-out text from {first.study.name!r}"
+            names = f"{other.study.name!r} was evaluated on different text or masks from {first.study.name!r}"
             raise CannotShow(
                 "rows",
-                f"the study {names}: {key} differs; split the table, because a column must use one text",
+                f"the study {names}: {key} differs; put these studies into separate tables",
             )
 
 
 def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str]) -> None:
-    """Raise `CannotShow` for an arm with only one seed if the intervals cover seeds."""
-    known.arm(arm)  # the study must have it
+    """Raise `CannotShow` for an unknown arm, or for one with a single seed if the intervals cover seeds."""
+    known.arm(arm)  # raises `CannotShow` for an unknown arm
     if spec.intervals == "both" and columns and len(known.study.seeds[arm]) < 2:
         which = f"the arm {arm!r} of the study {known.study.name!r} has one seed"
         raise CannotShow("intervals", f'{which}, so intervals cannot cover seeds; set intervals = "sequences"')
 
 
 def compared(report: Report, arm: str, other: str) -> Report | None:
-    """Return the comparison between two arms, or None if the study does not have one."""
+    """Return the comparison of `arm` with `other`, or None if the report does not have it."""
     return next((each for each in report["comparisons"] if (each["arm"], each["against"]) == (arm, other)), None)
 
 
 def legend(intervals: str, held_out: str = "sequences") -> str:
-    """Return a legend for the intervals and bold cells in a study's table."""
+    """Return the legend of a study's table, which explains brackets and bold numbers."""
     percent = f"{100 * LEVEL:g} %"
     of_both = f"Brackets are {percent} CIs over seeds and held-out {held_out}"
     over_items = f"Brackets are {percent} CIs over held-out {held_out}, without the variation between seeds"
     said = of_both if intervals == "both" else over_items
-    return f"{said}; bold: the interval does not overlap any other in its column."
+    return f"{said}; bold: the best value, if its interval overlaps no other in its column."
 
 
 def studies_of(paper: Paper) -> Iterator[str]:

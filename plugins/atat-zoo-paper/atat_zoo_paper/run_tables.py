@@ -42,7 +42,7 @@ class KnownRun:
 
     @classmethod
     def of(cls, row: RunRow) -> KnownRun:
-        """Return the run for a row; raise `CannotShow` if the run is from a different experiment."""
+        """Return the run for a row; raise `CannotShow` if its folder contains a run of a different experiment."""
         known = cls(row=row, folder=RunFolder(Path(row.run)))
         try:
             wanted = known.experiment()
@@ -53,7 +53,8 @@ class KnownRun:
                     values = f"{key} is {clip(repr(now), 60)} in the run and {clip(repr(was), 60)} in {row.experiment}"
                     raise CannotShow(
                         "rows",
-                        f"{row.run} is a run of a different experiment: {values}; add the run's overrides to the row",
+                        f"{row.run} is a run of a different experiment: {values}; "
+                        "correct the row's experiment or overrides",
                     )
         except UserError as error:
             raise CannotShow("rows", f"{str(error).splitlines()[0]}") from None
@@ -70,7 +71,7 @@ class KnownRun:
 
     @property
     def name(self) -> str:
-        """Label of the row."""
+        """Label of the row in the table."""
         return self.row.name or Path(self.row.run).name
 
     def command(self, measured: str) -> str:
@@ -122,7 +123,7 @@ _OF_HISTORY: dict[str, tuple[str, Callable[[History], Cell]]] = {
 
 
 def evaluations_table(wanted: WantedTable) -> Table:
-    """Return a table of evaluations; raise `CannotShow` if runs were evaluated on different text."""
+    """Return a table of evaluations; raise `CannotShow` for an unknown column or runs evaluated differently."""
     spec: EvaluationsTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     found = [_evaluation(run, spec.split) for run in runs]
@@ -131,7 +132,7 @@ def evaluations_table(wanted: WantedTable) -> Table:
     keys = [*_OF_EVALUATION, *_OF_HISTORY, *(metric.title for metric in spec.metrics)]
     if wrong := [key for key in spec.columns if key not in keys]:
         hint, there = nearest(wrong[0], keys), ", ".join(keys)
-        raise CannotShow("columns", f"runs have no {wrong[0]!r}{hint} (columns: {there}; add metrics with `metrics`)")
+        raise CannotShow("columns", f"runs have no column {wrong[0]!r}{hint} (columns: {there}; `metrics` adds others)")
     how = [f"--split {spec.split}", *(f"--metric {shlex.quote(_inline(m))}" for m in wanted.given.get("metrics", ()))]
     rows, trained = [], []
     for run, table in zip(runs, found, strict=True):
@@ -154,7 +155,7 @@ def evaluations_table(wanted: WantedTable) -> Table:
 
 
 def _evaluation(run: KnownRun, split: str) -> Report | None:
-    """Return the evaluation with the most sequences on a run's own text, or the last one of several."""
+    """Return the evaluation of the latest step, with the most sequences, on a run's own text, or None."""
     tables = [
         table
         for table in run.tables()
@@ -164,7 +165,7 @@ def _evaluation(run: KnownRun, split: str) -> Report | None:
     return max(tables, key=lambda table: (table["step"], table["sequences"]), default=None)
 
 
-# As many tokens may be of another text; hardly as many bytes and words, too.
+# A different text may have as many tokens, but hardly as many bytes and words, too.
 _TEXT = ("sequences", "tokens", "bytes", "words")
 
 
@@ -175,9 +176,9 @@ def _same_text(measured: list[tuple[KnownRun, Report]], split: str) -> None:
         if other is None and own["draws"] and table["draws"]:  # nothing is drawn for a likelihood
             other = next((key for key in ("draws", "seed", "method") if own.get(key) != table.get(key)), None)
         if other is not None:
-            texts = f"{run.row.run} was evaluated on different text from {first.row.run}"
+            texts = f"{run.row.run} was evaluated on different text or masks from {first.row.run}"
             values = f"{other} is {table.get(other)} instead of {own.get(other)}"
-            remedy = f"evaluate both with `atat eval RUN --split {split} --sequences N`, or split the table"
+            remedy = f"pass the same options to `atat eval RUN --split {split}` for both, or split the table"
             raise CannotShow("rows", f"{texts}: {values}; {remedy}")
 
 
@@ -196,12 +197,12 @@ def _evaluated(key: str, table: Report | None, past: History | None, command: st
 
 _LEGEND = (
     f"Brackets are {100 * LEVEL:g} % CIs from standard errors over held-out items, without the variation between "
-    "training runs; bold: the interval does not overlap any other in its column."
+    "training runs; bold: the best value, if its interval overlaps no other in its column."
 )
 
 
 def tasks_table(wanted: WantedTable) -> Table:
-    """Return a table of scores and published scores; raise `CannotShow` if scores are for different items."""
+    """Return a table of scores and published scores; raise `CannotShow` for scores that are not comparable."""
     spec: TasksTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     columns = list(directed(spec))
@@ -240,10 +241,8 @@ def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
     for run, score in scores[1:]:
         first, own = scores[0]
         if (score.quantity, score.of) != (own.quantity, own.of):
-            which = (
-                f"{column!r} of {run.row.run} is for different items, such as different tokens, from {first.row.run}"
-            )
-            raise CannotShow("columns", f"{which}; split the table")
+            names = f"{run.row.run} is over different items, such as other tokens, than that of {first.row.run}"
+            raise CannotShow("columns", f"{column!r} of {names}; split the table")
 
 
 def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:
@@ -255,7 +254,7 @@ def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str,
 
 
 def parameters_table(wanted: WantedTable) -> Table:
-    """Return a table of hyperparameters, with one row per key and one column per experiment or trained run."""
+    """Return a table of hyperparameters, a row per key and a column per run; raise `CannotShow` for an unknown key."""
     spec: ParametersTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
     tables = [dict(leaves(run.folder.table() if run.folder.exists else _table_of(run))) for run in runs]
@@ -275,7 +274,7 @@ def _table_of(run: KnownRun) -> Report:
     made = run.experiment()
     if made is None:
         raise CannotShow(
-            "rows", f"{run.row.run} does not exist and its row has no experiment; add one, or train the run"
+            "rows", f"{run.row.run} does not exist and its row has no experiment; add an experiment, or train the run"
         )
     return made.to_table()
 

@@ -1,6 +1,6 @@
 """Tables filled from studies: arms, infilled gaps, samplers, and scores in a task.
 
-A study without results results in missing cells with the command that runs it. Unknown names raise `CannotShow`.
+For a study without results, every cell is missing and names the command that runs it. Unknown names raise `CannotShow`.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ Rows = list[tuple[ArmRow, KnownStudy]]
 def over_runs(
     runs: Sequence[Report], value: Callable[[Report], float | None], relative: bool, intervals: str
 ) -> Interval | None:
-    """Return a cell with the mean of a value over runs, and an interval from the standard errors of the bounds.
+    """Return the mean of a value over runs, with an interval from their bounds' errors; None if a number is missing.
 
-    The standard error in nats per token is the bound's standard error divided by its value. If `relative` is set, the
-    value has a different unit and the same relative error.
+    The error of the value in nats per token is the bound's standard error divided by the bound. If `relative` is set,
+    the value is in another unit, and its relative error is that of the nats per token.
     """
     values, bounds = [value(run) for run in runs], [run["bounds"][run["bound"]] for run in runs]
     if None in values or any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
@@ -78,7 +78,7 @@ def over_runs(
 
 
 def nats(run: Report) -> float | None:
-    """Return the bound by which runs are compared, in nats per token."""
+    """Return the bound by which runs are compared, in nats per token, or None if it is not finite."""
     value: float | None = run["bounds"][run["bound"]]["nats_per_token"]
     return value if run["bounds"][run["bound"]]["value"] is not None else None
 
@@ -92,7 +92,7 @@ def _cost(key: str, digits: str, times: float = 1) -> Callable[[Report, str], Ce
 
 
 EXPONENTIAL = f"exp({NATS_PER_TOKEN})"
-# key -> heading, direction, and the cell of an arm. The differences and step multipliers are of the whole study.
+# key -> heading, direction, and the cell of an arm. Differences and step multipliers come from the study's report.
 _OF_ARM: dict[str, tuple[str, int, Callable[[Report, str], Cell]]] = {
     "value": (
         "exp(nats per token)",
@@ -111,8 +111,8 @@ _OF_ARM: dict[str, tuple[str, int, Callable[[Report, str], Cell]]] = {
     "parameters": ("parameters", 0, _cost("parameters", ",.0f")),
 }
 _OF_STUDY = ("difference", "multiplier")
-_ALIKE = ("bound", "steps", "tokens", "parameters")  # whatever the seed
-_SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")  # that have an interval
+_ALIKE = ("bound", "steps", "tokens", "parameters")  # equal for all seeds
+_SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")  # with an interval
 
 
 def arms_table(wanted: WantedTable, studies: Studies) -> Table:
@@ -122,14 +122,14 @@ def arms_table(wanted: WantedTable, studies: Studies) -> Table:
     for i, row in enumerate(wanted.rows):
         name = row.study or spec.study
         if name is None:
-            raise CannotShow(f"rows[{i}].study", "is missing in both the row and the table; set a study")
+            raise CannotShow(f"rows[{i}].study", "neither the row nor the table has a study; add study to one of them")
         rows.append((row, studies.named(name)))
     same_text([known for _, known in rows])
     metrics = list(dict.fromkeys(metric.title for _, known in rows for metric in known.study.held_out.metrics))
     keys = [*_OF_ARM, *_OF_STUDY, *metrics]
     if wrong := [key for key in spec.columns if key not in keys]:
         hint, there = nearest(wrong[0], keys), ", ".join(keys)
-        raise CannotShow("columns", f"a study has no column {wrong[0]!r}{hint} (columns: {there})")
+        raise CannotShow("columns", f"a table of arms has no column {wrong[0]!r}{hint} (columns: {there})")
     rows_of = []
     for row, known in rows:
         arm = known.arm(row.arm)
@@ -142,7 +142,7 @@ def arms_table(wanted: WantedTable, studies: Studies) -> Table:
 
 
 def _compared_with(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
-    """Yield notes on the reference arms of rows whose arm the heading does not name."""
+    """Yield notes that name the reference arms of the rows, if the column's heading does not name one."""
     if any(column.key == "difference" and not column.better for column in columns):
         groups: dict[str, list[str]] = {}
         for row, known in rows:
@@ -206,7 +206,7 @@ def _of_arm(key: str, spec: ArmsTable, arm: Report, known: KnownStudy) -> Cell:
 
 
 def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
-    """Return a cell with the difference between a row's arm and its reference arm."""
+    """Return a cell with the difference of a row's arm from its reference; raise `CannotShow` if not compared."""
     assert known.report is not None
     other = known.against(row)
     found = compared(known.report, row.arm, other)
@@ -239,7 +239,7 @@ def _multiplied(found: Report) -> Cell:
     if both := found["both"]:
         return within(Interval(**both))
     each = found["each"]
-    if len(each) > 1 or each[0]["multiplier"] is None:  # outside of the curve with one of the seeds
+    if len(each) > 1 or each[0]["multiplier"] is None:  # outside the baseline's curve for one of the seeds
         return nothing()
     beyond = {"beyond": "> ", "before": "< "}.get(each[0]["where"], "")
     return attrs.evolve(count(each[0]["multiplier"], ".2f"), text=f"{beyond}{each[0]['multiplier']:.2f}")
@@ -304,12 +304,12 @@ def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Report]) ->
 
 
 def gap_difference(row: Report, against: str) -> Report | None:
-    """Return the difference between a row's value and the baseline's value for a sampler or the bound."""
+    """Return the difference of a row's value from the baseline's under `against`, a sampler or `bound`, or None."""
     return next((each for each in row["against"] if by(each) == against), None)
 
 
 def by(row: Report) -> str:
-    """Return the name of the sampler that a value is for, or `bound`."""
+    """Return the name of the sampler under which a value was computed, or `bound`."""
     return row["by"]["use"] if row["by"] else BOUND
 
 
@@ -354,7 +354,7 @@ def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
             seeds = len(found["seeds"]), len(known.study.seeds[row.arm])
             cells = [of_seeds(cell, *seeds, known.command) for cell in cells]
         rows.append((row.name or f"{row.arm}, {wants.each[row.sampler - 1].name}", cells))
-    notes = [f"exp(nats per token) of held-out text in the sampler's own order. {legend(spec.intervals)}"]
+    notes = [f"exp(nats per token) of held-out text in the sampler's own decoding steps. {legend(spec.intervals)}"]
     columns = [COLUMNS[key] for key in spec.columns]
     return filled(spec, "sampler", columns, rows, notes)
 
@@ -382,9 +382,9 @@ def axis_of(study: Study) -> tuple[str, list[float]] | None:
 
 
 def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell, bool]] | None:
-    """Return an arm's results along the differing parameter as (label, cell, whether it is the first).
+    """Return an arm's value under each sampler as (parameter, cell, whether it is the study's first sampler).
 
-    Without results, return None. Only differences have intervals.
+    Without results, or if samplers differ in several parameters, return None. The cells have no intervals.
     """
     axis = axis_of(known.study)
     found = next((each for each in (known.report or {}).get("samplers") or () if each["arm"] == arm), None)
@@ -405,7 +405,7 @@ def _sampler_cell(
     row: Report = arm["samplers"][number]
     match key:
         case "difference":
-            # The first has none: the others are compared with it.
+            # The other samplers are compared with the first, which has no difference itself.
             table = row.get(spec.intervals)
             return change(table) if table else nothing() if number == 0 else missing(known.command)
         case "quantity":

@@ -35,7 +35,7 @@ CONFIG: Any = {
 
 
 def chart(rows: Any, height: float | alt.Step = 110) -> alt.Chart:
-    """Return an Altair chart of rows."""
+    """Return an Altair chart of `height` pixels with the rows as its inline data."""
     return alt.Chart(alt.InlineData(values=list(rows))).properties(height=height)
 
 

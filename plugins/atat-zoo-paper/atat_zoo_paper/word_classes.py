@@ -15,11 +15,11 @@ from atat_zoo.system.parsing import from_toml
 FUNCTION, CONTENT, NAME, NUMBER, PUNCTUATION = range(5)
 CLASSES = ("function words", "content words", "names", "numbers", "punctuation")
 
-# A part of a character, U+FFFD, is taken for a letter.
+# U+FFFD, which stands for a part of a character, counts as a letter.
 _PIECE = re.compile(
     r"(?P<word>[^\W\d_\ufffd]|\ufffd)(?:[^\W_]|\ufffd|['’](?=\w))*|(?P<number>\d(?:[\d.,]*\d)?[^\W_]*)|(?P<mark>\S)"
 )
-_ENDS, _THROUGH = ".!?:", "\"'“”‘’()[]-–—"  # what a sentence ends with, and what may stand before the next one
+_ENDS, _THROUGH = ".!?:", "\"'“”‘’()[]-–—"  # ends of a sentence, and marks that may precede the next one
 
 
 @cache
@@ -29,9 +29,9 @@ def _lists() -> dict[str, frozenset[str]]:
 
 
 def word_classes(tokens: Sequence[str]) -> list[int | None]:
-    """Return the class of each token in a text, as an index into `CLASSES`, which is the class of the token's word.
+    """Return the word class of each token, as an index into `CLASSES`: that of the first word or mark that it overlaps.
 
-    Tokens are decoded one by one. A token without visible characters has the class None.
+    `tokens` are the texts of tokens decoded one by one. A token without visible characters has the class None.
     """
     at = [None if character.isspace() else PUNCTUATION for character in "".join(tokens)]
     for begin, end, number in _pieces("".join(tokens)):

@@ -61,7 +61,7 @@ def test_seconds_of_runs_that_were_not_trained_alike_say_so(place):
 @pytest.mark.parametrize("other", [{"bytes": 1}, {"seed": 1}])
 def test_runs_on_other_text_are_not_in_one_column(place, other):
     runs = place.run("a", [evaluation(60.0)]), place.run("b", [evaluation(50.0, **other)])
-    place.refused("was evaluated on different text from", RUNS | rows_of(*runs))
+    place.refused("was evaluated on different text or masks from", RUNS | rows_of(*runs))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_run_of_another_experiment_or_on_other_text_is_refused(place, key, lin
 
 
 def test_a_column_of_runs_is_one_that_they_have(place):
-    said = "table[0].columns: runs have no 'brier'; did you mean 'brier_score'?"
+    said = "table[0].columns: runs have no column 'brier'; did you mean 'brier_score'?"
     place.refused(said, RUNS | {"columns": ["brier"]} | rows_of("absent"))
 
 
@@ -93,7 +93,7 @@ def test_scores_are_shown_beside_what_is_published(place):
     place.made(TASK | rows_of(*runs))
     assert "| a | **2.00 [1.80, 2.20]** |" in place.texts("task")[1]
     of_others = place.run("d", [scored(spec, 2.0, "others")])
-    place.refused("is for different items", TASK | rows_of(runs[0], of_others))
+    place.refused("is over different items", TASK | rows_of(runs[0], of_others))
 
 
 def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):

@@ -324,7 +324,7 @@ def test_a_run_without_importance_is_refused_and_one_where_all_is_alike_unless_i
     apart = from_table({"name": "a", "estimator": "frequency", "masking": "importance"})
     for constant in (False, True):
         require_estimator(apart, "runs/a", constant=constant)
-        said = r"^runs/a was trained with the objective 'autoregressive', which uses no importance estimator; name"
+        said = r"^runs/a was trained with the objective 'autoregressive', which uses no importance estimator; choose"
         with pytest.raises(UserError, match=said):
             require_estimator(none, "runs/a", constant=constant)
     with pytest.raises(
