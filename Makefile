@@ -14,37 +14,37 @@ help:
 	@echo "make test-fast    run the fast tests only (under two minutes)"
 	@echo "make current      run all tests in .venv-current, with a newer torch than Composer allows; FAST=1 runs only the fast ones"
 	@echo "make test-browser run the tests of web pages in Chromium, which is installed if it is missing"
-	@echo "make test-new     test what atat new writes for each kind, in empty environments; KIND=noise selects one, BORROW=1 uses the libraries of this one"
-	@echo "make test-plugins test each package in an environment of its own; NAME=atat-zoo-example selects one, BORROW=1 as above"
-	@echo "make test-clients call atat serve with clients of OpenAI's API, each in an environment of its own; NAME=litellm selects one"
-	@echo "make attack       kill and mislead processes, and damage files; N=1 takes minutes, N=100 hours; ONLY=kills selects one kind"
-	@echo "make mutants      change one expression at a time and see whether a test fails; N=200 changes (half an hour) or N=all; SEED=1; PLUGINS=1 includes the packages"
+	@echo "make test-new     test what atat new writes for each kind, in empty environments; KIND=noise selects one kind, BORROW=1 uses the libraries in .venv"
+	@echo "make test-plugins test each package of plugins/ in its own environment; NAME=atat-zoo-example selects one, BORROW=1 uses the libraries in .venv"
+	@echo "make test-clients call atat serve with clients of OpenAI's API, each in its own environment; NAME=litellm selects one client"
+	@echo "make attack       kill processes, pass wrong input and damage files; N=1 takes minutes, N=100 hours; ONLY=kills selects one kind of attack"
+	@echo "make mutants      change one expression at a time and check that a test fails; N=200 changes (half an hour) or N=all, drawn with SEED=1; PLUGINS=1 includes plugins/"
 	@echo "make docs         build the documentation in build/site/index.html (a minute, offline)"
 	@echo "make lint         run ruff, mypy and the checks of the import layers"
-	@echo "make golden       compare computed values with the record or, with OLD=revision, with those of another revision on this machine"
-	@echo "make bench        measure ratios of speed and memory, and print them with those of the last time on this machine"
+	@echo "make golden       compare computed values with the recorded ones or, with OLD=REVISION, with those that another git revision computes here"
+	@echo "make bench        measure ratios of time and memory, and compare them with the previous ones on this machine"
 	@echo "make gpu          run all checks and measurements that need a GPU, nine minutes at a time; run it again to continue"
-	@echo "make study        train and evaluate one model for every order, with three seeds (three hours on two cores; resumes)"
-	@echo "make study-all    run every study on which a claim rests, with three seeds (hours; see atat study NAME --dry-run)"
+	@echo "make study        run the study of set-causal models with three seeds (three hours on two cores; run it again to resume)"
+	@echo "make study-all    run every study that supports a claim, with three seeds (hours; atat study NAME --dry-run estimates them)"
 	@echo "make study-rest   run all other studies: screens, longer runs, other texts (needs corpora/wikitext-2)"
-	@echo "make study-gpu    run the study of models with 30M weights on a GPU, all nine runs at once (needs corpora/wikitext-2)"
+	@echo "make study-gpu    run the study of models with 30M parameters on a GPU, with nine training runs at once (needs corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
-	@echo "make samplers     generate text with every named sampler and compare the results (most of an hour)"
+	@echo "make samplers     generate text with every named sampler and compare the results (almost an hour)"
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report]"
 	@touch $@
 
-# With packages that add commands or a task, but no other parts: tests of the zoo try every part of the other kinds.
-# pyproject.toml names their tests.
+# Includes packages that add only commands or a task, because the zoo's tests try all installed components of other
+# kinds. pyproject.toml lists the tests of these packages.
 BESIDE = atat-zoo-glue atat-zoo-human-eval atat-zoo-paper atat-zoo-serve
 $(VENV)/installed-test: $(VENV)/installed $(wildcard plugins/*/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example $(foreach name,$(BESIDE),-e "plugins/$(name)[test]")
 	@touch $@
 
-# Packages whose components the tests of the zoo do not try, in an environment that sees the libraries of the other; the
-# longest comes first.
+# Packages whose components the zoo's tests do not try, in an environment that also sees the libraries in .venv. The
+# package with the slowest tests is the first.
 WITH_COMPONENTS = atat-zoo-checkpoints atat-zoo-transformers atat-zoo-genomics atat-zoo-lm-eval
 LIBRARIES = import sysconfig; print(sysconfig.get_path("purelib"))
 $(VENV)-plugins/installed: $(VENV)/installed-test
@@ -70,7 +70,7 @@ $(VENV)/installed-mutants: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
 	@touch $@
 
-# What is listed is installed, whatever Composer's pins say; pip has no such choice.
+# uv's --override installs the listed versions despite Composer's pins; pip has no such option.
 $(VENV)-current/installed: pyproject.toml constraints-current.txt
 	$(PYTHON) -m venv $(VENV)-current
 	$(VENV)-current/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-current.txt uv
@@ -81,8 +81,8 @@ quickstart: $(VENV)/installed
 	$(BIN)/atat train quickstart --overwrite
 	$(BIN)/atat report runs/quickstart --compute
 
-# Two packages at a time, each in one process, for their workers would import everything once more; what each prints
-# comes when it has ended. The zoo comes last: its line, with most of the tests, is the last one.
+# Test two packages at a time, each in one process, because workers would import everything again, and print the output
+# of a package when it has finished. The zoo, which has most tests, comes last, so that its summary is the last line.
 TEST_PACKAGE = cd plugins/NAME && said=$$(OMP_NUM_THREADS=1 $(abspath $(VENV)-plugins/bin/python) -m pytest -q 2>&1); \
 	code=$$?; printf "%s\n" NAME "$$said"; exit $$code
 test: $(VENV)/installed-test $(VENV)-plugins/installed
@@ -111,7 +111,7 @@ test-clients: $(VENV)/installed-test
 attack: $(VENV)-plugins/installed
 	OMP_NUM_THREADS=1 $(VENV)-plugins/bin/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
 
-# What was tested is kept in build/mutants, so it is continued; ONLY=rates for one room.
+# Results are kept in build/mutants, so an interrupted run resumes; ONLY=training tests one group of modules.
 PLUGINS_PYTHON = $(wildcard $(VENV)-plugins/bin/python)
 mutants: $(VENV)/installed-mutants $(if $(PLUGINS),$(VENV)-plugins/installed)
 	$(BIN)/python -m tests.mutants $(ONLY) --num-samples $(or $(N),200) --seed $(or $(SEED),1) $(if $(PLUGINS_PYTHON),--plugins-python $(PLUGINS_PYTHON))
@@ -123,7 +123,7 @@ docs: $(VENV)/installed-docs
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-# Each revision computes its own record; Python finds the package in the folder that it is started in.
+# Each revision computes its own values, because Python imports the package from the folder in which it is started.
 golden: $(VENV)/installed-test
 ifdef OLD
 	@rm -rf build/golden && git worktree prune && git worktree add --quiet --detach build/golden $(OLD)

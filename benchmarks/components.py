@@ -1,6 +1,6 @@
 """The cost of each component of the ATAT report's system, and of progressive unmasking, relative to MDLM.
 
-The small preset with GPT-2's vocabulary, as in `owt-small/documented`, on this machine. The table is that of
+It uses the small preset with GPT-2's vocabulary, as in `owt-small/documented`, on this machine. The table is that of
 docs/results/efficiency.md; `--only` prints one of its rows.
 """
 

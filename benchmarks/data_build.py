@@ -1,6 +1,6 @@
-"""Time to build shards in one process over the tokenizer library's `encode_batch` on one thread: at most 1.25.
+"""Time to build shards in one process / to run the tokenizer library's `encode_batch` on one thread: at most 1.25.
 
-Processor time to build from JSON lines over plain text of the same documents: at most 1.1.
+Processor time to build from JSON lines / from plain text of the same documents: at most 1.1.
 """
 
 from __future__ import annotations

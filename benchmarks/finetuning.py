@@ -147,7 +147,7 @@ def table(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]
 
 
 def differences(measured: dict[str, list[Measurement]]) -> list[str]:
-    """Return two rows with the difference of importance-based from uniform fine-tuning: per seed and over all seeds."""
+    """Return two rows with the difference between importance-based and uniform masks: per seed and over all seeds."""
     pairs = list(zip(measured["importance"], measured["uniform"], strict=True))
     rows = [(one.nats, other.nats) for one, other in pairs]
     means = [torch.stack([one.nats for one in measured[name]]).mean(0) for name in ("importance", "uniform")]

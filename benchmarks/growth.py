@@ -1,4 +1,4 @@
-"""What one long and many short training runs leave behind: memory, open files, threads, processes; nano model."""
+"""What one long and many short training runs of the nano model leave behind: memory, open files, threads, processes."""
 
 from __future__ import annotations
 

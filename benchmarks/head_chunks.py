@@ -1,4 +1,4 @@
-"""Head and cross-entropy in chunks at 50,257 tokens: peak memory against all logits, and time against no chunks."""
+"""Head and loss in chunks, 50,257 tokens: peak memory relative to all logits, and time relative to no chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of ATAT and its parts over MDLM, small preset, V = 50,257: time, parameters, peak memory, inference."""
+"""Cost of ATAT and its components relative to MDLM, small preset: time, parameters, peak memory, inference."""
 
 from __future__ import annotations
 

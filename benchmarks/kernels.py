@@ -146,7 +146,7 @@ def _origin(node: Node) -> Node:
 
 
 def handed(forward: GraphModule, outputs: int) -> int:
-    """Return the bytes that a forward graph computes for its backward graph, which follow its own `outputs` outputs."""
+    """Return the bytes that a forward graph computes for its backward graph: its results after the first `outputs`."""
     (output,) = (node for node in forward.graph.nodes if node.op == "output")
     made = {_storage(node) for node in output.args[0][outputs:] if isinstance(node, Node)}
     return sum(n.meta["val"].untyped_storage().nbytes() for n in made if n.op != "placeholder")

@@ -1,4 +1,4 @@
-"""The page of a run with 10,000 lines: it takes 5 s of processor time, and every control responds within 1 s."""
+"""The report of a run with 10,000 lines: at most 5 s of processor time, and every control responds within 1 s."""
 
 from __future__ import annotations
 

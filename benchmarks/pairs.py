@@ -1,6 +1,6 @@
 """Timing in interleaved pairs, A B B A A B …, so that a drift in the machine's speed does not favour one side.
 
-Also measures memory in a separate process.
+The module also measures memory, in a separate process.
 """
 
 from __future__ import annotations

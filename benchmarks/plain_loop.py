@@ -2,8 +2,8 @@
 
 At every step the network and its head run on every position of every row, and a token, possibly the mask, is drawn at
 every position by Gumbel-max in float64 (Sahoo et al., arXiv:2406.07524, algorithm 1 and equation 6; float64 after Zheng
-et al., arXiv:2409.02908). Linear schedule: with t = 1 − k/T and s = t − 1/T, a masked token stays masked with
-probability s/t and is otherwise drawn from p_θ. Legend: B rows, L positions, V predictable tokens, m = V is the mask.
+et al., arXiv:2409.02908). Linear schedule: at step k of T, t = 1 − k/T and s = t − 1/T, and a masked token stays masked
+with probability s/t and is otherwise drawn from p_θ. B rows, L positions, V predictable tokens; m = V is the mask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two readers of the same shards, V = 50,257 and L = 1,024: our random access, and webdataset's sequential reader.
+"""Two readers of the same shards, 50,257 tokens, length 1,024: our random access, webdataset's sequential reader.
 
 The readers alternate, one epoch each. Processor time is given as a share of a training step of GPT-2 small on an H100,
 as estimated by `python -m benchmarks scale`. Our reader checks the hash of every shard and can resume its order

@@ -225,9 +225,9 @@ def main(words: Sequence[str] | None = None) -> None:
         action="store_true",
         help="compute sums over tokens in row-wise kernels, as torch 2.10 and later do",
     )
-    parser.add_argument("--eager", action="store_true", help="without compiling")
+    parser.add_argument("--eager", action="store_true", help="do not compile the model")
     parser.add_argument("--top", type=int, default=10, help="number of kernels to list")
-    parser.add_argument("overrides", nargs="*", help="of owt-small/mdlm")
+    parser.add_argument("overrides", nargs="*", help="overrides of owt-small/mdlm")
     given = parser.parse_args(sys.argv[2:] if words is None else words)
     device = Device.named(given.gpu, given.share, given.products, given.bandwidth)
     work, needed, kept = Step(overrides=tuple(given.overrides), compiled=not given.eager, mixed=given.mixed).work()

@@ -52,9 +52,9 @@ class Plan:
 
     Attributes:
         gpus: Number of devices with `peak` FLOP/s, of which training uses the share `utilisation`, at `price` per hour.
-        rows: Sequences at once on each GPU.
-        sharded: Whether each GPU holds a share of the weights, gradients, AdamW moments and EMA, and gathers a layer at
-        a time (FSDP), instead of all of them (DDP). tokens: Number of training tokens. corpus: Number of stored tokens.
+        rows: Sequences per micro-batch on each GPU.
+        sharded: Whether each GPU holds a share of weights, gradients, AdamW moments and EMA (FSDP), or all (DDP).
+        tokens, corpus: Number of training tokens, and number of stored tokens.
     """
 
     backbone: DiTBackbone
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def speed(self) -> float:
-        """Tokens per second on all GPUs, half of them masked."""
+        """Training tokens per second on all GPUs together, if half of the tokens are masked."""
         a_token = 3 * self.backbone.flops(VOCABULARY, 1, LENGTH, LENGTH / 2) / LENGTH
         return self.gpus * self.peak * self.utilisation / a_token
 

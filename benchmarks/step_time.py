@@ -1,4 +1,4 @@
-"""Step time of `mdlm` at CPU size: compiled or eager, with or without n-gram prior, and against loading batches."""
+"""Step time of `mdlm` at CPU size: compiled / eager, with / without n-gram prior, and loading a batch / a step."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ ADDRESSES = 1 << 36  # bytes that the engine in vl_convert reserves; if it canno
 
 
 def require(command: str, *packages: str) -> None:
-    """Raise `UserError` if a package that a command needs is not installed or cannot run here."""
+    """Raise `UserError` if one of the `packages` that `command` needs is not installed, or lacks memory to run."""
     for package in packages:
         if find_spec(package) is None:
             raise UserError(f"{command} needs the package {package}; install it with `pip install 'atat-zoo[report]'`")
     room = resource.getrlimit(resource.RLIMIT_AS)[0]
     if "vl_convert" in packages and resource.RLIM_INFINITY != room < ADDRESSES:
         raise UserError(
-            f"{command} needs {ADDRESSES >> 30} GiB of virtual memory, and the limit is {room >> 30} GiB; raise it "
-            "with `ulimit -v unlimited`"
+            f"{command} needs {ADDRESSES >> 30} GiB of virtual memory, and the limit is {room >> 30} GiB; raise "
+            "the limit with `ulimit -v unlimited`"
         )

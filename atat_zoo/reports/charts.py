@@ -75,7 +75,7 @@ def reliability(data: Table) -> alt.LayerChart:
 
 
 def bands(data: Table) -> alt.Chart:
-    """Rank correlations of importance, token frequency and the prediction's entropy with the loss, by frequency."""
+    """Rank correlations of importance, frequency and the prediction's entropy with the loss, by token frequency."""
     axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times that a token occurs in the training text"
     legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
     chart = _chart(data, "bands").encode(
@@ -87,7 +87,7 @@ def bands(data: Table) -> alt.Chart:
         tooltip=_tips("run:N", "orders by:N", "band:N", ("rho:Q", ".2f"), ("tokens:Q", ",")),
     )
     points = chart.mark_point(size=90, filled=True, opacity=0.9)
-    return points.properties(description="Importance against loss by frequency.")
+    return points.properties(description="Rank correlations with the loss, by token frequency.")
 
 
 def calibration(data: Table) -> alt.LayerChart:
@@ -196,10 +196,10 @@ def frontier(data: Table) -> alt.LayerChart:
 
 
 def arms(data: Table) -> alt.LayerChart:
-    """Difference of each study arm from its baseline: the mean over seeds with its interval, and each single seed."""
+    """Difference of each study arm from its baseline: the mean over seeds with its 95 % CI, and each single seed."""
     sort = alt.EncodingSortField("order")
     y = alt.Y("arm:N", sort=sort, title=None, axis=alt.Axis(labelLimit=200, labelFlush=False))
-    title = "difference from the baseline, % (lower is better)"
+    title = "difference from the baseline, % of its exp(nats per token) (lower is better)"
     chart = _chart(data, "arms").encode(y=y)
     zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color="#999", strokeDash=[4, 4]).encode(x="zero:Q")
     tips = _tips("arm:N", "against:N", alt.Tooltip("said:N", title="difference"), "seeds:N")
@@ -213,7 +213,7 @@ def arms(data: Table) -> alt.LayerChart:
 
 
 def sensitivity(data: Table) -> alt.LayerChart:
-    """Bound along one axis of a grid, with intervals; the arm itself has a different colour."""
+    """Bound of an arm for each value of one or more keys, with 95 % CIs; the arm's own value has a different colour."""
     axis = alt.Axis(labelAngle=0, labelLimit=160, labelFlush=False)
     x = alt.X(
         "point:N", sort=alt.EncodingSortField("order"), title="value of the key (orange: the arm's own)", axis=axis

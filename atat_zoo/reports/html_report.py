@@ -1,7 +1,7 @@
-"""The report page: data, charts, styles and scripts in one HTML file without network requests.
+"""The report page: data, charts, styles and scripts in one HTML file; only a live page makes requests, to its server.
 
 Text from a run is data: it is JSON in a script element, and the page's script inserts it as text, never as markup. The
-content security policy in the page's head allows no other script and no request.
+content security policy in the page's head allows no other script and no other request.
 """
 
 import html

@@ -59,7 +59,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address of the page."""
+        """The URL of the page."""
         return f"http://{_HERE}:{self.server_port}/"
 
     def data(self) -> tuple[str, bytes]:
@@ -89,12 +89,12 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(ValueError):
             host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         if host not in _NAMES:
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is for this machine only.\n")
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"This page is available only on this machine.\n")
             return
         try:
             answer = self._asked(self.path.partition("?")[0])
         except Exception:  # a bug; the terminal shows where
-            text = b"This page cannot be made; the terminal in which `atat watch` runs says why.\n"
+            text = b"This page cannot be created; see the error in the terminal that runs `atat watch`.\n"
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
             raise
         self._answer(*answer)
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (UserError, OSError):
             if path == "/data":
                 return HTTPStatus.NO_CONTENT, "", b"", ""  # the page stays as it is
-            text = f"{self.server.run.path} does not exist at the moment. Reload this page later.\n"
+            text = f"{self.server.run.path} cannot be read at the moment. Reload this page later.\n"
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", text.encode("utf-8", "replace"), ""
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes, tag: str = "") -> None:
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def now(run: RunFolder, seen: ListedRun) -> list[str]:
-    """Return a run's progress: its step, speed, learning rate and remaining time, and the age of these values."""
+    """Return a run's state, step, speed, learning rate and remaining time, and when they were last updated."""
     lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("seconds")) is not None]
     said = [seen.state] if seen.state == IMPORTED else [seen.state, f"step {seen.step}/{seen.steps}"]
     if lines:
@@ -157,7 +157,7 @@ def ticks(steps: int, width: int) -> list[int]:
 
 
 def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
-    """Return text curves of bounds and loss, `width` columns by `height` lines, and whether the run is finished.
+    """Return text curves of bounds and loss for a terminal of this size, and whether the run is finished.
 
     Raises UserError or OSError if the run does not exist, even if only for a moment.
     """

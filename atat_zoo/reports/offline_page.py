@@ -9,7 +9,7 @@ from typing import Any
 
 
 def fill(template: str, parts: dict[str, str]) -> str:
-    """Return a template in which a text replaces each `{{name}}`; placeholders inside these texts are kept."""
+    """Return `template` with `parts[name]` in place of each `{{name}}`; placeholders inside a part are kept."""
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 

@@ -5,7 +5,7 @@ let data = given.data;
 const state = {
   by: "step", metric: null, hidden: new Set(),
   text: { run: null, text: 0, rate: null, token: null },
-  replay: { run: 0, text: 0, at: 0, playing: null, touched: false },  // untouched, it stands half way
+  replay: { run: 0, text: 0, at: 0, playing: null, touched: false },  // until it is touched, it shows the middle step
 };
 
 function el(tag, attributes, ...children) {
@@ -187,7 +187,7 @@ function curves() {
   return [
     toggles(),
     el("div", { class: "controls" }, "horizontal axis", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
-    bounds.length ? chart("bound", "Held-out perplexity. Bars: ± one standard error over sequences. A curve uses the same sequences and masks at every step, so its changes are more precise than the bars.") : null,
+    bounds.length ? chart("bound", "Held-out perplexity. Bars: ± one standard error over sequences. A curve uses the same sequences and masks at every step, so its changes are more precise than the bars suggest.") : null,
     curves.length ? chart("loss", "Training loss, averaged over each logging interval. Objectives weight their losses differently, so compare runs by held-out perplexity.") : null,
   ];
 }
@@ -242,7 +242,7 @@ function oneText(again) {
     const words = [`“${one.tokens[i].replace(/\n/g, "↵")}”`];
     if (!one.maskable[i]) words.push("never masked");
     if (one.importance) words.push(`importance ${fixed(at("importance"), 2)}`);
-    if (one.loss) words.push(at("loss") === null ? "not masked in these draws" : `loss ${fixed(at("loss"), 2)} nats`);
+    if (one.loss) words.push(at("loss") === null ? "not masked in these mask samples" : `loss ${fixed(at("loss"), 2)} nats`);
     if (one.surprisal) words.push(`unigram surprisal ${fixed(one.surprisal[i], 2)} nats`);
     return words.join(" · ");
   };
@@ -296,7 +296,7 @@ function oneText(again) {
       selection("text", recorded.texts.map((_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; place.token = null; again(); }),
       several ? el("label", {}, "mask rate", slider, output) : null),
     pair,
-    one.importance ? null : el("p", { class: "note" }, "This run has no importance estimator: every token has the same weight."),
+    one.importance ? null : el("p", { class: "note" }, "This run has no importance estimator, so all tokens have the same importance."),
     readout,
     el("p", { class: "note" }, `Training step ${recorded.step.toLocaleString("en")}, ${recorded.split} split, mask seed ${recorded.seed}. Loss: mean over ${count(recorded.draws, "mask sample")} per mask rate.`
       + (one.importance && several && !recorded.importance_depends_on_rate ? " The importance does not depend on the mask rate." : "")),
@@ -311,7 +311,7 @@ function importance() {
     el("figcaption", { dir: "auto" }, `${runs().length > 1 ? `${run.name}: ` : ""}${one.said} Step ${one.step.toLocaleString("en")}.`))));
   return [
     legend("bands", "bins"),
-    data.tables.bands.length ? chart("bands", "Rank correlation with the loss among tokens of similar frequency, which shows what the importance adds to frequency. Entropy: that of the model's prediction.") : null,
+    data.tables.bands.length ? chart("bands", "Rank correlation with the loss among tokens of similar frequency, where importance can add to what frequency tells. The entropy is that of the model's prediction.") : null,
     data.tables.bins.length ? chart("calibration", "Calibration of the importance. Dashed: importance equal to the rank of the loss.") : null,
     drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "For figures by word class, checkpoint and seed, run ", el("code", {}, "atat importance-figures RUN"), "."),
   ];
@@ -322,7 +322,7 @@ function curriculum() {
     legend("strengths", "rates", "spread"),
     data.tables.stages.length ? chart("stages", "Curriculum stage at each training step.") : null,
     data.tables.strengths.length ? chart("strength", "Curriculum strength. A token with importance 1 has exp(strength) times the loss weight of a token with importance 0; if the strength is below 0, easy tokens have more weight.") : null,
-    has("mask_rate") ? chart("rates", "Dots: share of tokens masked in a batch. Line: target share.") : null,
+    has("mask_rate") ? chart("rates", "Dots: fraction of the tokens of a batch that were masked. Line: its target.") : null,
     data.tables.spread.length ? chart("spread", "Distribution of the sampled mask rates.") : null,
   ];
 }
@@ -330,7 +330,7 @@ function uncertainty() {
   return [legend("uncertainty"), chart("uncertainty", "Entropy of the predictions at masked tokens. Line: median. Band: 25th to 75th percentile.")];
 }
 function frontier() {
-  return [legend("frontier"), chart("frontier", "Lower is better, further left is faster. Labels: samplers on the Pareto front. The bound is exact where the decoding order is deterministic."), priced()];
+  return [legend("frontier"), chart("frontier", "Lower is better, further left is faster. Labels: samplers on the Pareto front. The bound is exact for samplers whose decoding order is deterministic."), priced()];
 }
 function priced() {
   const several = runs().length > 1, columns = ["sampler", "NFE", "value", "quantity", "settings"];

@@ -111,7 +111,7 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
     strengths = [_point(line, _STRENGTH) for line in lines if line.get(_STRENGTH) is not None]
     kept, spaced = run_records.thin(curves, "loss", points), run_records.evenly(rates, points)
     if len(kept) < len(curves):
-        said = f"{len(kept):,} of {len(curves):,} logged steps are drawn, including the extremes of every interval."
+        said = f"{len(kept):,} of {len(curves):,} logged steps are drawn, with each interval's extremes of the loss."
         _note(notes, "curves", name, said)
     if len(spaced) < len(rates):
         said = f"{len(spaced):,} of {len(rates):,} logged mask rates are drawn, evenly spaced"
@@ -125,7 +125,7 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
     for section, table in {**of, "frontier": first(policies)}.items():
         if table and (table["step"] != run["model"] or section == "frontier"):
             at = f"; the run is at step {run['model']:,}" if table["step"] != run["model"] else ""
-            _note(notes, section, name, f"recorded at step {table['step']:,}{at}.")
+            _note(notes, section, name, f"this was recorded at step {table['step']:,}{at}.")
     return {
         "curves": kept,
         "rates": spaced,
@@ -143,7 +143,7 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
 
 
 def compared(folders: Sequence[RunFolder]) -> Table | None:
-    """Return the recorded comparison of the runs' final models with the first one, or None."""
+    """Return the recorded comparison of the runs' current final models with that of the first run, or None."""
     if len(folders) > 1 and (found := run_records.kept(folders[0], "compare")):
         return found if found["models"] == list(map(run_records.model_sum, folders)) else None
     return None
@@ -349,7 +349,7 @@ def _texts(data: Table) -> bool:
         if over > 0:
             over -= size
             data["runs"][i][key] = None
-            said = "left out to keep the page small; write a report on only this run to see it."
+            said = "this is left out to keep the page small; write a report on only this run to see it."
             _note(data["notes"], key, data["runs"][i]["name"], said)
     return False
 
@@ -367,7 +367,7 @@ def _rows(data: Table) -> bool:
     name, rows = max(data["tables"].items(), key=lambda item: len(item[1]))
     if len(rows) > 200:
         data["tables"][name] = rows[::2]
-        said = f"Evenly spaced rows of {name} are drawn to keep the page small."
+        said = f"Only some rows of {name}, evenly spaced, are drawn to keep the page small."
         notes = data["notes"].setdefault(TABLES[name], [])
         notes += [said] * (said not in notes)
     return len(rows) > 200
@@ -377,7 +377,7 @@ def _rows(data: Table) -> bool:
 
 
 def last_tasks(evaluations: Iterable[Mapping[str, Any]]) -> Results:
-    """Return the task results in a run's evaluations/ for its latest weights."""
+    """Return the result of each task and seed in a run's evaluations/ at the highest step that has one."""
     found: Results = {}
     for result in sorted(task_results(evaluations), key=lambda result: result.step):
         found[result.task, result.seed] = result

@@ -1,4 +1,4 @@
-"""Results that a report shows but training does not record, computed once and saved in the run folder. No torch.
+"""Results for reports that training does not record, saved in the run folder; only computing them imports torch.
 
 `report/text.json` and `report/replay.json`, declared in `run_records`, contain the step of their model. Results from an
 older step are shown with that step until they are computed again. The quality of importance and the frontier (policy
@@ -44,11 +44,11 @@ FRONTIER_STEPS, FRONTIER_TEXTS, FRONTIER_SEQUENCES = (8, 16, 32), 2, 32
 def compute(
     run: str | Path, *, frontier: bool = False, device: str = "cpu", progress: Progress | None = None
 ) -> dict[str, float]:
-    """Compute the results that a report on a run lacks, save them in the run folder, and return the seconds by name.
+    """Compute the results that a report on a run lacks, save them in the run folder, and return the seconds of each.
 
     An unfinished run is evaluated with its newest model. `frontier` adds the policy bound of every named sampler, which
-    takes the longest. `progress` is called with a name and the completed and total amount. If something cannot be
-    computed, for example without a model, the function warns and continues. Raises UserError if the run does not exist.
+    takes the longest. `progress` is called with a name and the completed and total amount. A warning says why a result
+    cannot be computed, for example because the run has no model. Raises UserError if the run does not exist.
     """
     folder = RunFolder(Path(run))
     folder.table()
@@ -81,9 +81,9 @@ def compute(
 
 
 def missing(run: str | Path) -> list[str]:
-    """Return which results `compute` would compute for the newest model: text, replay, importance or frontier.
+    """Return which results are not recorded for the newest model: text, replay, importance or frontier.
 
-    A damaged file is treated as missing, with a warning.
+    A damaged file is treated as missing, with a warning. Raises UserError if the run has no model.
     """
     folder = RunFolder(Path(run))
     return _missing(folder, folder.newest(), whole=False)

@@ -1,6 +1,6 @@
 """Listing of runs from their folders: progress, bounds, and differences between two runs.
 
-Imports no torch and builds no component, so runs from other versions or with missing plugins are also listed.
+It imports no torch and builds no component, so runs from other versions or with missing plugins are also listed.
 """
 
 import time
@@ -53,7 +53,7 @@ class ListedRun:
 
 
 def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """Yield the run folders in a folder, or the folder itself, sorted by name, without hidden and nested folders."""
+    """Yield the folder if it is a run, else the runs up to `deepest` levels down, by name, except hidden folders."""
     if RunFolder(folder).exists:
         yield folder
     elif deepest:
@@ -87,7 +87,7 @@ def glance(path: Path, name: str) -> ListedRun:
 
 @contextmanager
 def whole(run: RunFolder) -> Iterator[None]:
-    """Raise `UserError` if code inside this context reads a key that a run's experiment lacks."""
+    """Raise `UserError` if a `with` block reads a missing or invalid key of a run's experiment."""
     try:
         yield
     except (KeyError, TypeError, ValueError, OverflowError):  # OverflowError: infinitely many steps
@@ -102,7 +102,7 @@ def _changed(path: Path) -> float:
 
 
 def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
-    """Return the bounds of an evaluation in `evaluated` by name."""
+    """Return the bounds of an evaluation from `evaluated`, by name."""
     step, recorded_bounds = evaluation["step"], evaluation["bounds"].items()
     return {
         name: RecordedBound(
@@ -121,12 +121,12 @@ def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:
 
 
 def environment(run: RunFolder) -> dict[str, Any]:
-    """Return the recorded environment without the command, or an empty table if it cannot be read."""
+    """Return the recorded environment without command and seed, or an empty table if it cannot be read."""
     return {key: value for key, value in run_records.environment(run).items() if key not in ("command", "seed")}
 
 
 def side_by_side(runs: Sequence[RunFolder]) -> list[tuple[dict[str, Any], list[RecordedBound]]]:
-    """Return the texts and masks on which all runs were evaluated, each with the last bounds of every run."""
+    """Return the conditions under which all runs were evaluated, each with the last bound of every run under them."""
     last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = []
     for run in runs:
         tables = evaluated(store.tables(run))  # a later step replaces an earlier one

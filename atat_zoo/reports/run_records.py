@@ -1,4 +1,4 @@
-"""The records of a run folder, validated against their declarations; a damaged file is treated as missing. No torch."""
+"""The records of a run folder, loaded without torch and validated; a damaged file is treated as missing."""
 
 import base64
 import json
@@ -192,7 +192,7 @@ def kept(run: RunFolder, name: str) -> Table | None:
         problem = f"cannot be read: {clip(error)}"
     except (TypeError, KeyError) as error:
         problem = f"is damaged: {clip(error)}"
-    problem = f"{clip(path)} {problem}; it is ignored"
+    problem = f"{clip(path)} {problem}, so it is ignored"
     warnings.warn(f"{problem}; run `atat report --compute` to compute it again", OmissionNote, stacklevel=1)
     return None
 
@@ -255,7 +255,7 @@ def model_sum(run: RunFolder) -> str | None:
 
 
 def evaluated(tables: Iterable[Table]) -> list[Table]:
-    """Return the likelihood bounds on the experiment's text by training step, with None for unreadable values."""
+    """Return the evaluations on the experiment's corpus by training step; unreadable numbers are `None`."""
     found = []
     for table in tables:
         if isinstance(table.get("bounds"), dict) and not table.get("corpus"):
@@ -315,7 +315,7 @@ def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list
 
 
 def curve(evaluations: Sequence[Table]) -> list[Table]:
-    """Return one evaluation per step, all on the same text: the text with the most steps, or else the largest."""
+    """Return one evaluation per step, all under the same conditions: those with the most steps, or else sequences."""
     alike: dict[tuple[Any, ...], dict[int, Table]] = {}
     for table in evaluations:
         alike.setdefault(conditions(table), {})[table["step"]] = table
@@ -339,7 +339,7 @@ def quality(tables: Iterable[Table]) -> Table | None:
 
 
 def policy_nll(tables: Iterable[Table]) -> list[Table]:
-    """Return the samplers for which `atat bench samplers` recorded a policy bound at its last step."""
+    """Return the policy bounds that `atat bench samplers` recorded at the latest step that has any."""
     found = []
     for table in tables:
         rows = table.get("measured")
@@ -358,7 +358,7 @@ def policy_nll(tables: Iterable[Table]) -> list[Table]:
 
 
 def thin(rows: list[Table], key: str, points: int = POINTS) -> list[Table]:
-    """Return at most `points` rows in their order: the first, the last, and the extremes of each interval."""
+    """Return at most `points` rows in their order: the first, the last, and the extremes of `key` in each interval."""
     if len(rows) <= points:
         return rows
     kept = {0, len(rows) - 1}

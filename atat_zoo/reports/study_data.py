@@ -1,4 +1,4 @@
-"""The data of a report page from a study's results, as written to study.json by `atat study`. Imports no torch."""
+"""The data of a report page from the study.json that `atat study` wrote, without importing torch."""
 
 import itertools
 import json
@@ -108,13 +108,13 @@ def _verdict(report: Table) -> Iterator[str]:
     what = f" in {PERPLEXITY} ({found.pop()})" if len(found) == 1 else ""
     changes = [f"{_change(each)} from {each['against']}" for each in sure]
     if best:
-        yield f"{best['arm']} is {changes[sure.index(best)]}{what}, over {number(len(best['seeds']), 'seed')}."
+        yield f"{best['arm']} differs by {changes[sure.index(best)]}{what}, over {number(len(best['seeds']), 'seed')}."
     elif sure:
         counts = joined(list(map(str, sorted({len(each["seeds"]) for each in sure}))))
         yield f"No arm is significantly lower{what} than its baseline over {counts} seeds."
     others = [f"{each['arm']} {change}" for each, change in zip(sure, changes, strict=True) if each is not best]
     if others:
-        yield f"The others: {joined(others)}."
+        yield f"The other arms: {joined(others)}."
     size = f"{report['sequences']:,} held-out sequences, {report['tokens']:,} tokens"
     masks = f"{number(report['draws'], 'mask')} each, the same for every arm"
     yield f"{size}, {masks}. {LEGEND}"
@@ -136,7 +136,7 @@ def _blocks(report: Table) -> Iterator[Table]:
         yield attrs.evolve(table, said=[*table.said, *said.get(table.title, [])]).to_json()
     yield from (table.to_json() for table in further_tables(report))
     if test := report["test"]:
-        times = f"Evaluated {number(test['times'], 'time')}, after all settings were fixed."
+        times = f"This split was evaluated {number(test['times'], 'time')}, after all settings were fixed."
         for table in tables(test):
             yield attrs.evolve(table, title=f"Test split: {table.title.lower()}", said=[times, *table.said]).to_json()
     if report["failed"]:

@@ -37,8 +37,8 @@ def text_table(
     """Return the content of report/text.json: the tokens of texts with their surprisal, importance and loss.
 
     The loss, and the importance if it reads z, are averaged over the masks that hide the token (see `masks_of`).
-    Importance that reads x is computed for the rate. A model with an exact likelihood predicts each token from the same
-    tokens for any mask, so it has no `rates` and one loss per token.
+    Importance that reads x depends on the rate, not on the mask. A model with an exact likelihood predicts each token
+    from the same tokens for any mask, so it has no `rates` and one loss per token.
 
     `tokens` is x, int64 [n, L], `maskable` is bool [n, L], and `counts` contains training token counts by id, int64
     [V]. The masks depend only on (seed, text, rate). `progress` is called with the completed and the total number of
@@ -81,7 +81,7 @@ def text_table(
 def masks_of(maskable: Tensor, keys: Tensor, rate: float, draws: int) -> Iterator[Tensor]:
     """Yield masks, bool [n, L], of k = max(1, round(rate · maskable tokens)) tokens.
 
-    A draw is a random order of the text, of which k tokens at a time are hidden; the last mask is filled up from the
+    Each draw orders the text at random and hides k tokens at a time in this order; the last mask is filled up from the
     beginning of the order. So each mask is uniform, and each token is hidden once or twice per draw. A text that needs
     fewer masks than the others is not masked in the remaining ones. `keys` are the keys of the texts, int64 [n].
     """
@@ -100,7 +100,7 @@ def measured(
 ) -> tuple[Tensor, Tensor]:
     """Return each token's mean loss and importance, float64 [n, L], over the masks that hide it; NaN without a mask.
 
-    The masks, bool [n, L] each, share one mask rate. Batches have `batch_size` rows (default: n).
+    The masks, bool [n, L] each, share one mask rate. Batches have at most max(n, `batch_size`) rows.
     """
     denoiser = module.denoiser()
     losses, importance = torch.zeros(2, *x.shape, dtype=torch.float64, device=x.device)

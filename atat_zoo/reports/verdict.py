@@ -53,7 +53,7 @@ def on_what(runs: list[Table]) -> Iterator[str]:
     if on:
         same = len(on) == 1 < len(runs) and len({conditions(run["evaluated"][-1]) for run in measured}) == 1
         conditions_of = [words if len(on) == 1 else f"{names} {words}" for words, names in on.items()]
-        yield f"Measured{':' * (len(on) > 1)} {'; '.join(conditions_of)}; {_ERROR}{'; the same for every run' * same}."
+        yield f"Measured{':' * (len(on) > 1)} {'; '.join(conditions_of)}{', the same for every run' * same}; {_ERROR}."
     if len(runs) == 1 and measured:
         for other in list(bounds(measured[0]["evaluated"][-1]).values())[1:]:
             yield f"{other.quantity[0].upper()}{other.quantity[1:]}: {uncertain(other.value, other.stderr)}."
@@ -80,12 +80,12 @@ def _one(run: Table) -> Iterator[str]:
 
 
 def _look(run: Table) -> Iterator[str]:
-    """Yield warnings about an estimator that learned nothing, the change of the bound, or an unfinished run."""
+    """Yield one sentence: a warning about a useless estimator, the change of the bound, and an unfinished run."""
     said, last = [], run["evaluated"][-1] if run["evaluated"] else {}
     if by_chance(last.get("importance_spearman"), last.get("importance_chance")):
         rho, chance = last["importance_spearman"], 2 * last["importance_chance"]
         found = "the same importance for every token" if rho is None else f"Spearman ρ {rho:.2f}, chance ±{chance:.2f}"
-        said.append(f"its importance estimator learned nothing ({found})")
+        said.append(f"its importance estimator orders tokens no better than chance ({found})")
     said += _beginning(run)
     if isinstance(run["steps"], int) and run["step"] < run["steps"]:
         said.append(f"it is unfinished, at step {run['step']:,} of {run['steps']:,}")
@@ -105,7 +105,7 @@ def _beginning(run: Table) -> list[str]:
     # Without errors: the sequences and masks are the same, so these are not the errors of the difference.
     values = [own_bound(table).value for table in (began, last)]
     then, now = (uncertain(value, None) for value in values)
-    went = "fell" if values[1] < values[0] else "did not fall but changed"
+    went = "fell" if values[1] < values[0] else "did not fall:"
     return [f"its held-out {PERPLEXITY} {went} from {then} at step 0{prior} to {now} at step {last['step']:,}{where}"]
 
 
@@ -153,7 +153,7 @@ def _first(run: Table) -> tuple[str, float, str]:
 def _differences(
     runs: list[Table], measured: list[Table], comparison: Table | None, same: bool, mixed: bool
 ) -> Iterator[str]:
-    """Yield sentences on the differences between the runs, with paired intervals if a comparison is recorded."""
+    """Yield sentences on the differences between the runs, or on why they are unknown without a `comparison`."""
     if comparison is None:
         apart, several = _apart(runs), len(_texts(measured)) > 1
         if several and (apart or len({conditions(run["evaluated"][-1])[:2] for run in measured}) == 1):
@@ -164,17 +164,17 @@ def _differences(
             yield "The factorisations differ and some values are bounds, so a lower value need not mean a better model."
         if apart and len(measured) < len(runs):  # it is unknown whether their text is the same
             return
-        why = "their text and masks are the same, so" if same else "on the same text and masks"
-        why = f"{why} they are more precise than either number"
-        yield f"Differences with paired intervals are not recorded ({why}); `atat report … --compute` computes them."
+        why = "the runs share text and masks, so" if same else "on the same text and masks,"
+        why = f"{why} a paired difference is more precise than either value"
+        yield f"Paired differences are not recorded ({why}); `atat report … --compute` computes them."
         return
     differences = [row["bounds"][0]["difference"] for row in comparison["runs"]]
     changes = [f"{run['name']} {interval(*of.values())}" for run, of in zip(runs, differences, strict=True) if of]
     if changes:
-        yield f"Against {runs[0]['name']}: {joined(changes)}; 95 % confidence intervals, paired by sequence and mask."
-        yield "The intervals do not include the variation between training seeds."
+        yield f"Against {runs[0]['name']}: {joined(changes)}, in exp(nats per token)."
+        yield "The 95 % CIs are paired by sequence and mask, and do not include the variation between training seeds."
     else:
-        yield f"The recorded comparison with {runs[0]['name']} contains no differences."
+        yield f"The recorded comparison with {runs[0]['name']} does not list a difference for any run."
 
 
 def _apart(runs: list[Table]) -> list[str]:
@@ -189,7 +189,7 @@ def _apart(runs: list[Table]) -> list[str]:
 
 
 def table_of_bounds(runs: list[Table]) -> Table:
-    """Return a row for each run, with its settings and the bounds of its last evaluation."""
+    """Return a table with a row for each run: its objective, main bound, steps, tokens and seconds."""
     rows = []
     for run in runs:
         last = run["evaluated"][-1] if run["evaluated"] else None
@@ -201,7 +201,7 @@ def table_of_bounds(runs: list[Table]) -> Table:
 
 
 def table_of_metrics(runs: list[Table]) -> Table:
-    """Return a row for each metric from the last evaluations, with the value and error of each run."""
+    """Return a table with a row for each metric in the last evaluations: the value and standard error of each run."""
     last = [run["evaluated"][-1]["metrics"] if run["evaluated"] else {} for run in runs]
     said = [{title: uncertain(each["value"], each["stderr"]) for title, each in metrics.items()} for metrics in last]
     titles = dict.fromkeys(title for metrics in said for title in metrics)

@@ -9,19 +9,19 @@ The test file of a plugin looks like this:
     def test_conformance(case):
         case.run()
 
-Each case runs one check of one component with its default parameters, and fails with a message that names the check.
-`case.run(examples=1000)` tries more batches if they are drawn by hypothesis. If a component requires parameters, files,
-or sizes different from a one-layer network and texts of six tokens, define an example in the module `examples` of your
-package. For each kind and name, an example is a function that may write files to a folder and returns the parameters:
+Each case runs one check of one component with its default parameters, and fails with a message that says what the
+component must do. `case.run(examples=1000)` tries more batches if hypothesis draws them. If a component requires
+parameters, files, or sizes different from a one-layer network and texts of six tokens, define `EXAMPLES` in the module
+`examples` of your package: for each kind and name, a function that may write files to a folder and returns parameters.
 
     EXAMPLES = {("corpus", "mine"): lambda folder: {"path": written(folder)}}
 
 To test different parameters, call the check of the kind, for example `check_masking(Spiral(loops=3))`.
 
-A masking strategy may set two attributes: `direction` (default: +1), which is −1 if p falls with importance and 0 if p
-does not depend on importance; and `positional = True` if equal importance at two positions may give different p. The
-limits of a `temperature` are tested. A strategy that reads the visible tokens has a `draw_mask` method and different
-checks.
+A masking strategy may set two attributes: `direction` (default: +1), which is −1 if the probability p of
+masking a token falls with its importance and 0 if p does not depend on importance; and `positional = True` if equal
+importance at two positions may give different p. A strategy with a `temperature` is also tested at a very low and a
+very high one. A strategy that reads the visible tokens has a `draw_mask` method and different checks.
 
 The suite requires hypothesis (`pip install hypothesis`), but does not import pytest.
 """

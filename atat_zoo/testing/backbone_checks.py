@@ -26,11 +26,11 @@ def check_backbone(backbone: Any) -> None:
     tokens = torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(1))
     t = torch.rand(B, generator=torch.Generator().manual_seed(2)) if module.reads_time else None
     D = module.embedding.embedding_dim
-    assert module.embedding.num_embeddings == V + 1, "the embedding must have V + 1 rows, the last of which is the mask"
+    assert module.embedding.num_embeddings == V + 1, "the embedding must have one row per token, then one for the mask"
     hidden = module(tokens, t)
     assert hidden.shape == (B, L, D), f"hidden states must be [B, L, D] = {[B, L, D]}, not {list(hidden.shape)}"
     logits = module.head(hidden)
-    assert logits.shape == (B, L, V), f"the head must have V = {V} outputs, without the mask"
+    assert logits.shape == (B, L, V), f"the head must have V = {V} outputs, one per token without the mask"
     (logits * torch.linspace(-1, 1, V)).square().sum().backward()
     holds_gradients(module)
     with torch.no_grad():
@@ -80,7 +80,7 @@ def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, l
     _near(
         module.head(hidden[some]),
         logits[some],
-        "the head must read one position at a time, and accept a subset of positions",
+        "the head must compute each position independently, and accept any subset of positions",
     )
     alone = module(tokens[1:2], None if t is None else t[1:2])
     _near(alone, hidden[1:2], "a row must not depend on the rest of its batch")
@@ -102,7 +102,7 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     _near(
         module(tokens, t, attention=past),
         causal,
-        "a causal attention mask must equal causal attention; set both_ways_only = True if the backbone takes no masks",
+        "a causal mask must act like causal attention; set both_ways_only = True if the backbone takes no masks",
     )
     of_rows = module(tokens, t, positions=torch.arange(L).expand(B, L), attention=past.expand(B, 1, L, L))
     _near(of_rows, causal, "the backbone must accept positions and an attention mask for each row")
@@ -114,7 +114,7 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
             _near(
                 first,
                 module(tokens, t, attention=attention)[:, :HALF],
-                "with `first`, the hidden states must not change",
+                "`first` must not change the hidden states of the first tokens",
             )
 
 

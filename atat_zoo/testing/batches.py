@@ -22,7 +22,7 @@ LENGTHS = (1, 2, 3, 17, 64, LONGEST)
 
 
 def context(**changes: Any) -> Context:
-    """Return a small context: V = 11, L = 1024, D = 8, 1,000 steps, with token counts."""
+    """Return a small context: 11 tokens with counts, length 1024, width 8 and 1,000 steps, with `changes`."""
     # As in a real corpus, one token never occurs and another is very frequent.
     counts = np.arange(VOCABULARY, dtype=np.int64) ** 4
     small = {"vocabulary_size": VOCABULARY, "length": LONGEST, "width": 8, "counts": counts, "steps": 1000}
@@ -95,7 +95,7 @@ def temperatures() -> st.SearchStrategy[float]:
 
 
 def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
-    """Return a noised batch, masked with p = rate, and losses [B, L] of a few nats per token."""
+    """Return a batch whose tokens are masked with probability `rate`, and losses [B, L], which are 0 unless masked."""
     shape = drawn.maskable.shape
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
@@ -138,13 +138,13 @@ def is_tensor(value: Tensor, what: str, dtype: torch.dtype, shape: Sequence[int]
 
 
 def called(part: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Return a component's result for positional arguments; raise an AssertionError if it changes one of them."""
+    """Return a component's result; raise an AssertionError if it changes an argument or torch's random state."""
     before = {name: value.clone() for name, value in given.items() if isinstance(value, torch.Tensor)}
     state = torch.get_rng_state()
     result = part(*given.values())
     for name, value in before.items():
         holds(given[name] == value, f"the argument {name} must not be changed")
-    assert torch.equal(torch.get_rng_state(), state), "all random numbers must come from the keys"
+    assert torch.equal(torch.get_rng_state(), state), "random numbers must not come from torch's global state"
     return result
 
 

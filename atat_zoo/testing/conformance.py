@@ -63,14 +63,14 @@ class Case:
         return f"{self.kind}-{self.name}-{self.promise}"
 
     def run(self, examples: int | None = None) -> None:
-        """Run the check on `examples` batches, if it draws any; raise an AssertionError if it fails."""
+        """Run the check, on `examples` batches if it draws any; raise AssertionError or, if it cannot run, SkipTest."""
         drawn = "examples" in inspect.signature(self.check).parameters
         settings = {} if examples is None or not drawn else {"examples": examples}
         with tempfile.TemporaryDirectory() as folder:
             self.check(self.makes(Path(folder)), **settings)
 
     def failure(self) -> str:
-        """Run the check; return its error in one sentence with the smallest failing example, or an empty string."""
+        """Run the check; return its error in one sentence with the smallest failing example, or "" if there is none."""
         try:
             with of_plugin():
                 self.run()
@@ -109,8 +109,8 @@ def cases(zoo: Zoo | None = None, distribution: str | None = None, kind: str | N
 
     Args:
         zoo: The components (default: all installed components).
-        distribution: Return only components from this distribution, named as in `atat zoo plugins`.
-        kind: Return only components of this kind.
+        distribution: Return only checks of components from this distribution, named as in `atat zoo plugins`.
+        kind: Return only checks of components of this kind.
 
     Raises:
         ValueError: If no component matches, so that a test with a wrong name cannot pass.
@@ -203,9 +203,9 @@ def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
     if any(field.default is attrs.NOTHING for field in fields_of(cls)):
         return  # it cannot be built without its parameters
     spec, problems = structure(cls, {}, kind, zoo)
-    assert not problems, f"{where} must accept its own defaults: {problems}"
+    assert not problems, f"{where}: the default parameters must be valid: {problems}"
     table = unstructure(spec)
-    assert table.pop("use") == spec.name, f"{kind} {spec.name}: its table must begin with its name"
+    assert table.pop("use") == spec.name, f"{kind} {spec.name}: the `use` of its table must be its name"
     again, problems = structure(cls, table, kind, zoo)
     assert not problems, f"{kind} {spec.name} must be loadable from its own table: {problems}"
     assert again == spec, f"{kind} {spec.name}: loading its own table must give an equal component"

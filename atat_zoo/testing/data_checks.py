@@ -41,7 +41,7 @@ def check_corpus(corpus: Any) -> None:
     )
     assert corpus.fingerprint() == fingerprint, "the same text must have the same fingerprint"
     if (folder := corpus.built()) is not None:
-        assert folder.is_dir(), "built() must return the folder of the shards"
+        assert folder.is_dir(), "built() must return the folder of existing shards, or None"
         _refuses(corpus, "train", "a corpus of built shards must raise an error instead of yielding documents")
         return
     texts = {split: list(corpus.documents(split)) for split in SPLITS}
@@ -56,7 +56,7 @@ def check_corpus(corpus: Any) -> None:
     for split, other in itertools.combinations(SPLITS, 2):
         both = set(texts[split]) & set(texts[other]) - {""}
         assert not both, f"a document must not be both in {split} and in {other}: {min(both)!r:.60}"
-    _refuses(corpus, "no such split", "an unknown split must raise an error")
+    _refuses(corpus, "no such split", "an unknown split must raise a UserError, ValueError or KeyError")
 
 
 def check_boundary(boundary: Any, examples: int = 50) -> None:
@@ -71,7 +71,7 @@ def check_boundary(boundary: Any, examples: int = 50) -> None:
         assert again == documents, "a file must yield the same documents each time"
         longest = max(map(len, documents), default=0)
         if longest > 1:
-            promise = "a document with too many characters must raise a MemoryError"
+            promise = "a document with more characters than the limit must raise a MemoryError"
             raises((MemoryError,), lambda: list(boundary.documents(io.StringIO(text), (longest - 1) // 2)), promise)
 
 
@@ -84,7 +84,7 @@ def check_detokenizer(detokenizer: Any) -> None:
         made = detokenizer(text)
         assert isinstance(made, str), f"a detokenizer must return a str, not {type(made).__name__}"
         assert detokenizer(text) == made, f"a detokenizer must return the same result for the same text: {text!r}"
-        assert bool(made.strip()) == bool(text.strip()), f"only a blank text may become blank: {text!r}"
+        assert bool(made.strip()) == bool(text.strip()), f"a blank text, and no other, must become blank: {text!r}"
 
 
 def _refuses(corpus: Any, split: str, promise: str) -> None:
@@ -92,7 +92,7 @@ def _refuses(corpus: Any, split: str, promise: str) -> None:
 
 
 def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
-    """Check the contract of a tokenizer whose files exist: decoding restores every byte, and no text has special ids.
+    """Check the contract of a tokenizer whose files exist: decoding restores every byte, and no text yields BOS or EOS.
 
     The tokenizer must be able to encode the first text; the others may raise a `UserError`. The texts default to the
     tokenizer's own `texts`, if any, and otherwise to English ones.
@@ -116,7 +116,7 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
         except UserError:  # for a text that it cannot encode
             assert text != texts[0], f"the tokenizer must be able to encode this text: {text!r}"
     for text, ids in encoded.items():
-        assert all(0 <= i < V for i in ids), f"ids must be from 0 to V - 1, which excludes the mask: {text!r}"
+        assert all(0 <= i < V for i in ids), f"ids must be from 0 to vocabulary_size - 1: {text!r}"
         assert not set(ids) & set(special.values()), f"encode() must not return BOS or EOS: {text!r}"
         decoded = model.decode(ids)
         assert decoded == text, f"decode() must restore the text, but {text!r} became {decoded!r}"
@@ -171,7 +171,7 @@ def check_transform(transform: Any, examples: int = 50) -> None:
         first = made(seed)
         transform.apply(np.array([7, 7]), key + 1, context)  # a different sample in between
         again = made(seed + 1)
-        assert np.array_equal(first, again), "the same key must give the same result"
+        assert np.array_equal(first, again), "the same tokens, key and context must give the same result"
         stored = np.full(_LENGTH, np.iinfo(np.uint16).max, np.uint16)
         stored[: len(tokens)] = tokens
         try:
@@ -203,10 +203,10 @@ def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
     nats, tokens = made.nats(texts)
     is_tensor(nats, "nats", torch.float64, (len(texts),))
     is_tensor(tokens, "token counts", torch.int64, (len(texts),))
-    holds(nats.isfinite() & (nats >= 0), "nats must be finite and not negative", nats)
+    holds(nats.isfinite() & (nats >= 0), "NLLs must be finite and not negative", nats)
     holds(tokens >= 0, "token counts must not be negative")
     again, _ = judge.build("cpu").nats(texts)
-    close(again, nats, 0, "the same texts must have the same nats")
+    close(again, nats, 0, "the same texts must have the same NLLs")
 
     features = made.features(texts)
     is_tensor(features, "features, one vector per text", torch.float32, (len(texts), features.shape[-1]))
@@ -217,7 +217,7 @@ def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
             alone,
             nats[i : i + 1],
             1e-3 * float(nats[i]) + 1e-6,
-            "the nats of a text must not depend on the other texts",
+            "the NLL of a text must not depend on the other texts",
         )
         close(counted, tokens[i : i + 1], 0, "the token count of a text must not depend on the other texts")
         close(
@@ -227,10 +227,10 @@ def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
             "the features of a text must not depend on the other texts",
         )
         longer, more = made.nats([f"{text} {text} {text}"])
-        holds(longer > nats[i], "a longer text must have more nats", text)
+        holds(longer > nats[i], "a longer text must have a higher NLL", text)
         holds(more > tokens[i], "a longer text must have more tokens", text)
     nothing, none = made.nats(["", texts[0]])
-    holds((nothing[:1] == 0) & (none[:1] == 0), "an empty string must have 0 tokens and 0 nats")
+    holds((nothing[:1] == 0) & (none[:1] == 0), "an empty string must have 0 tokens and an NLL of 0")
     close(
-        nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty string must not change the nats of other texts"
+        nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty string must not change the NLLs of other texts"
     )

@@ -1,4 +1,4 @@
-"""Checks of guidance and classifiers, using a `Hashed` denoiser on text8 in which some tokens have probability 0."""
+"""Checks of guidance and classifiers, with a `Hashed` denoiser of text8's symbols, some with probability 0."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def toy_text_generator(*, weighed: bool = True, seed: int = 0, sharpness: float 
 
 
 def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -> None:
-    """Check the contract of guidance, a valid denoiser and unchanged prompts, on rows that begin with `start`."""
+    """Check the contract of guidance on rows that begin with `start`: a valid denoiser and unchanged prompts."""
 
     @for_examples(examples, length=st.integers(len(start) + 1, LONGEST), weighed=st.booleans(), **_DRAWN)
     def holds(rows: int, length: int, seed: int, weighed: bool) -> None:
@@ -66,11 +66,9 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         is_tensor(after, "guided log-probabilities", before.dtype, before.shape)
         assert not bool(after.isnan().any()), "log-probabilities must not be NaN"
         assert bool((after.logsumexp(-1).abs() < 1e-4).all()), "guided probabilities must sum to 1"
-        assert bool((after[before == -torch.inf] == -torch.inf).all()), (
-            "a token with probability 0 must keep probability 0"
-        )
+        assert bool((after[before == -torch.inf] == -torch.inf).all()), "guidance must not raise a probability of 0"
         assert torch.equal(guided.denoiser(z, None, pairs(where)), after), (
-            "pairs of row and position must give the same log-probabilities as a mask"
+            "indices of rows and positions in `where` must give the same log-probabilities as a mask"
         )
         for row in range(rows):
             alone = guided.denoiser(z[row : row + 1], None, where[row : row + 1])
@@ -81,10 +79,10 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
 
         importance = guided.denoiser.importance(z.masked_fill(where, seed % mask_id), where)
         assert (importance is not None) is guided.denoiser.estimates_importance, (
-            "importance() must return None unless estimates_importance is True"
+            "importance() must return a tensor if estimates_importance is True, and None otherwise"
         )
         if importance is not None:
-            assert importance.shape == z.shape, "importance must be [B, L]"
+            assert importance.shape == z.shape, "importance must have the shape of the tokens, [B, L]"
             assert bool(((importance >= 0) & (importance <= 1)).all()), "importance must be in [0, 1]"
 
         made = guided.fill(AncestralSampler(steps=4), z, seed=seed)
@@ -129,5 +127,5 @@ def check_classifier(classifier: Classifier, examples: int = 30) -> None:
         if isinstance(model, Differentiable):
             embedded = model.embedded(model.table[z])
             assert torch.allclose(embedded, log_prob, atol=1e-4), (
-                "embedded() must return the log-probability of the tokens"
+                "embedded() must return the same log-probability as for the tokens of the embeddings"
             )

@@ -1,4 +1,4 @@
-"""Checks of masking strategies: probabilities, (a)–(f) in `modeling.masking`, and masks that read visible tokens."""
+"""Checks of masking strategies: (a)–(f) in `modeling.masking`, or those of strategies that draw masks themselves."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -50,7 +50,7 @@ def check_rate(strategy: Any, examples: int = 50) -> None:
 
 
 def check_importance(strategy: Any, examples: int = 50) -> None:
-    """Check (b), that p_i does not fall when I_i rises (or, for direction −1, rise, and for direction 0, change)."""
+    """Check (b), that a token's p does not fall as its importance rises (direction −1: not rise; 0: not change)."""
     direction = getattr(strategy, "direction", 1)
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.floats(0, 1))
@@ -65,11 +65,11 @@ def check_importance(strategy: Any, examples: int = 50) -> None:
             if direction == 0:
                 close(after, before, _ROUNDING, f"(b) with direction 0, p must not depend on importance{_DIRECTION}")
             rise = (after - before) * direction
-            holds(rise >= -_ROUNDING, f"(b) p_i must follow I_i in the direction {direction}{_DIRECTION}", rise.min())
+            holds(rise >= -_ROUNDING, f"(b) p must follow importance in direction {direction}{_DIRECTION}", rise.min())
 
 
 def check_nesting(strategy: Any, examples: int = 50) -> None:
-    """Check (c), that p_i does not fall when r rises, so masks from the same uniform number per token are nested."""
+    """Check (c), that p does not fall as the rate rises, so that masks from the same uniform numbers are nested."""
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), share=st.one_of(st.floats(0, 1), st.just(1e-5)))
     def holds_nesting(drawn: Rows, temperature: float, share: float) -> None:
@@ -81,7 +81,7 @@ def check_nesting(strategy: Any, examples: int = 50) -> None:
 
 
 def check_limits(strategy: Any, examples: int = 50) -> None:
-    """Check (d), that a high temperature gives p = r, and a low one gives a threshold whose ties share the rest.
+    """Check (d), that p is the rate at a high temperature, and 1 above and 0 below a threshold at a low one.
 
     Strategies without a temperature pass.
     """
@@ -108,7 +108,7 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
                 p,
                 wanted,
                 1e-4,
-                f"(d) at temperature {cold:g}, p must be a threshold whose ties share the rest equally{_POSITIONAL}",
+                f"(d) at temperature {cold:g}, p must be 1 above a threshold, 0 below and equal for ties{_POSITIONAL}",
             )
 
 
@@ -123,7 +123,7 @@ def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
 
 def check_symmetry(strategy: Any, examples: int = 50) -> None:
-    """Check (f), that equal importance gives p = r, that permuting tokens permutes p, and that rows are independent."""
+    """Check (f), that equal importance gives p = rate, that permuting tokens permutes p, and rows are independent."""
     positional = getattr(strategy, "positional", False)
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
@@ -176,7 +176,7 @@ def check_visible_text_masking(strategy: Any, examples: int = 50) -> None:
 
 
 def check_count(strategy: Any, examples: int = 50) -> None:
-    """Check that a strategy masks ⌊rn⌋ or ⌈rn⌉ of n maskable tokens, with mean rn, for any scores."""
+    """Check that a strategy masks ⌊rn⌋ or ⌈rn⌉ of n maskable tokens at rate r, rn on average, for any scores."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_count(drawn: Rows, seed: int) -> None:
@@ -245,7 +245,7 @@ PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
 
 
 def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
-    """Check the contract of a `StepwiseMasking` strategy over the steps of a small training."""
+    """Check the contract of a `StepwiseMasking` strategy over the steps of a short training run."""
     size, length = 5, 7
 
     def fresh() -> Any:
@@ -257,7 +257,7 @@ def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
         times, repetition, before = module.repetition.times, module.repetition, dict[int, Any]()
         holds(
             torch.tensor(times == strategy.steps_per_sequence),
-            "repetition must have the component's steps_per_sequence",
+            "repetition.times must be the component's steps_per_sequence",
         )
         for number in range((2 * times + 1) * repetition.spacing):
             index = number * size + torch.arange(size)
@@ -273,7 +273,7 @@ def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
             if lane in before:
                 masked, difficulty, known = before[lane]
                 same = (known == place.row)[:, None]
-                holds(~same | masked | ~mask, "a step must not mask a token that was unmasked in the same sequence")
+                holds(~same | masked | ~mask, "a step must not mask a token that an earlier step unmasked")
                 if difficulty is not None:
                     hardest = torch.where(masked & ~mask, difficulty, -torch.inf).amax(1, keepdim=True)
                     holds(~same | ~mask | (difficulty >= hardest), "the easiest tokens must be unmasked first")

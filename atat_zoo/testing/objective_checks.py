@@ -51,10 +51,10 @@ def check_loss(objective: Any) -> None:
             f"all outputs except the loss must be detached, but {name} has a gradient"
         )
     assert torch.equal(module.loss(batch)["loss"], loss), "the same batch must give the same loss"
-    assert torch.equal(torch.get_rng_state(), state), "all random numbers must come from the sample numbers"
+    assert torch.equal(torch.get_rng_state(), state), "random numbers must not come from torch's global state"
     module.begin_step()
     module.end_step(lambda total: None, 0.5)
-    assert isinstance(module.stage(0.5) or None, str), "a stage must be None or a name"
+    assert isinstance(module.stage(0.5) or None, str), "stage() must return a nonempty string"
     assert isinstance(module.curriculum_strength(0.5), float | None), (
         "curriculum_strength() must return a float or None"
     )
@@ -106,7 +106,7 @@ def check_padding(objective: Any) -> None:
     with torch.no_grad():
         bounds = module.eval().bound(batch.tokens, batch.maskable, _keys(N), *_METHOD)
         for name, estimate in bounds.items():
-            holds(estimate.contribution[~batch.maskable] == 0, f"{name}: tokens that are not maskable must add 0")
+            holds(estimate.contribution[~batch.maskable] == 0, f"{name}: only maskable tokens may add to the bound")
 
 
 def check_leak(objective: Any) -> None:
@@ -153,7 +153,7 @@ def check_objective_bound(objective: Any) -> None:
 
 
 def check_denoiser(objective: Any) -> None:
-    """Check that the denoiser returns a distribution over V tokens for each requested position and independent rows."""
+    """Check that the denoiser returns a distribution over V tokens per requested position, whatever the other rows."""
     module = _small(objective).eval()
     denoiser = module.denoiser()
     # The leftmost mask of each row, or the first mask in the order of a model that has an order.
@@ -165,11 +165,11 @@ def check_denoiser(objective: Any) -> None:
     with torch.no_grad():
         log_probs = denoiser(z, None, where)
         assert log_probs.shape == (N, V), (
-            f"log-probabilities must be [N, V], one row per requested position, not {list(log_probs.shape)}"
+            f"log-probabilities must be [N, V] for N requested positions and V tokens, not {list(log_probs.shape)}"
         )
         close(log_probs.logsumexp(-1), torch.zeros(N), 1e-4, "the probabilities of a position must sum to 1")
         by_pairs = denoiser(z, None, (torch.arange(N), first))
-        close(by_pairs, log_probs, 1e-5, "pairs of row and position must give the same log-probabilities as a mask")
+        close(by_pairs, log_probs, 1e-5, "indices in `where` must give the same log-probabilities as a mask")
         close(
             denoiser(z[2:3], None, where[2:3]), log_probs[2:3], 1e-4, "a row must not depend on the rest of its batch"
         )

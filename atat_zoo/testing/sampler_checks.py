@@ -123,7 +123,7 @@ def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Te
         "the sampler must not make more forward passes than max_nfe"
     )
     assert denoiser.evaluated == int(made.nfe.sum()), "nfe must be the number of forward passes"
-    assert torch.equal(_replayed(kept, trace, v), made.tokens), "replaying the trace must give the text"
+    assert torch.equal(_replayed(kept, trace, v), made.tokens), "replaying the records of `observe` must give the text"
 
     if not sampler.no_policy_bound_because:
         forced, steps = TeacherForcing(made.tokens), list[dict[str, Any]]()
@@ -227,7 +227,7 @@ def check_tokens_per_step(tokens_per_step: TokensPerStep, examples: int = 20) ->
     known = tokens_per_step.needs <= {"log_probs", "history"}
     assert not (tokens_per_step.needs and known) or bool((number >= 1).all()), (
         "with nonempty `needs`, num_to_unmask() must unmask at least one token per row; "
-        "set needs = frozenset() if it reads none of these fields"
+        "set needs = frozenset() if it reads none of their fields"
     )
     _holds_in_a_sampler(tokens_per_step.needs, {"log_probs", "history"}, examples, tokens_per_step=tokens_per_step)
 
@@ -238,7 +238,7 @@ def check_remasking(remasking: Remasking, examples: int = 20) -> None:
     step.fresh = torch.zeros_like(step.open)
     rate = torch.as_tensor(remasking.rate(step))
     assert bool(((rate >= 0) & (rate <= 1)).all()), "rate() must return a rate in [0, 1]"
-    is_tensor(remasking(step), "hidden positions", torch.bool, step.open.shape)
+    is_tensor(remasking(step), "positions to mask again", torch.bool, step.open.shape)
     _holds_in_a_sampler(remasking.needs, {"confidence", "rescored"}, examples, remasking=remasking)
 
 
@@ -292,6 +292,6 @@ def _holds_frequencies(draw: TokenSampling, log_probs: Tensor, step: Step, seed:
 
 def _holds_in_a_sampler(needs: frozenset[str], available: set[str], examples: int, **part: Any) -> None:
     """Check that `needs` contains only fields that a step provides for this kind, and the contract of a sampler."""
-    assert needs <= available, f"needs must not contain unknown fields such as {', '.join(sorted(needs - available))}"
+    assert needs <= available, f"`needs` has fields that this kind does not get: {', '.join(sorted(needs - available))}"
     check_sampler(assemble(**part), examples)
     check_policy(assemble(**part), examples)

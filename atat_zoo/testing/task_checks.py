@@ -79,7 +79,7 @@ def _check(task: Any, run: Path) -> None:
     assert scores, "measure() must return at least one score"
     for name, score in scores.items():
         _check_score(name, score)
-    assert all(isinstance(note, str) for note in task.notes(model)), "notes must be str"
+    assert all(isinstance(note, str) for note in task.notes(model)), "notes() must return strings"
     assert told == sorted(told), f"progress must not decrease: {told}"
     assert all(0 <= done <= total for done, total in told), f"progress must not exceed its total: {told}"
     assert not told or told[-1][0] == told[-1][1], f"progress must end at its total: {told[-1]}"
@@ -111,7 +111,7 @@ def _check_score(name: Any, score: Any) -> None:
     assert isinstance(name, str), f"the name of a score must be a str, not {name!r}"
     assert name, "the name of a score must not be empty"
     assert isinstance(score, Score), (
-        f"{name}: a score must be an atat_zoo.evaluation.results.task_results.Score, such as returned by `Score.over`"
+        f"{name}: a score must be an atat_zoo.evaluation.results.task_results.Score, such as `Score.over` returns"
     )
     assert score.quantity, f"{name}: a score must name its quantity"
     assert math.isfinite(score.value), f"{name}: a score must be finite, not {score.value}"

@@ -64,7 +64,7 @@ def check_optimizer(optimizer: Any, examples: int = 20) -> None:
         assert {id(p) for p in listed} == {id(p) for p in model.linear.parameters()}, (
             "every trained parameter must be in a group"
         )
-        assert all(group["lr"] > 0 for group in made.param_groups), "the learning rate of a group must be its peak"
+        assert all(group["lr"] > 0 for group in made.param_groups), "the learning rate of a group must be above 0"
         before = [p.detach().clone() for p in listed]
         first = float(model().detach())
         step(model, made, 20)

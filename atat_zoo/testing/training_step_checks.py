@@ -31,7 +31,7 @@ from atat_zoo.testing.batches import (
 _DRAWN = 20_000
 _PROGRESS = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1))
 _POINTS, _INTERVALS = 2**16, 16
-# The rates in an interval are compared only if it contains this share of the rows; otherwise there are too few points.
+# The weights in an interval of rates are checked only if it contains this share of the points.
 _ENOUGH = 0.005
 
 
@@ -75,7 +75,7 @@ def check_noise(noise: Any, examples: int = 50) -> None:
 
 
 def check_uncertainty(metric: Any, examples: int = 50) -> None:
-    """Check the contract of an uncertainty: 0 if certain, 1 if uniform, and invariant to permutations and constants."""
+    """Check the contract of an uncertainty: 0 if certain, 1 if uniform, the same for permuted or shifted logits."""
     for size in (2, 7, 50_000):
         close(
             metric(torch.zeros(2, size)),
@@ -108,17 +108,17 @@ def check_uncertainty(metric: Any, examples: int = 50) -> None:
         shifted = metric(logits.double() + 7.25)
         close(shifted, metric(logits.double()), 1e-6, "adding a constant to the logits must not change the uncertainty")
         hidden = torch.full((3, 4, 5), -torch.inf, dtype=logits.dtype)
-        close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "tokens with logit −∞ must not be included in V")
+        close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "logits of −∞ must not change the uncertainty")
 
 
 def check_mask_rates(rates: Any, examples: int = 20) -> None:
-    """Check the contract of mask rates: they are a function of u, with matching times and importance weights.
+    """Check the contract of mask rates: functions of a uniform number u, with matching times and importance weights.
 
     The times must match the noise schedule, and the weights must make the mean over sampled rates equal to the mean
     over uniform rates.
     """
     assert isinstance(getattr(rates, "finite_variance", None), bool), (
-        "`finite_variance` must be True if ∫ 1/f is finite, and False otherwise"
+        "`finite_variance` must be True if ∫ 1/f is finite for the density f of the rates, and False otherwise"
     )
 
     schedules = st.sampled_from(["linear", "cosine", "polynomial"])
@@ -165,14 +165,14 @@ def _holds_weights(levels: NoiseLevels, finite_variance: bool) -> None:
     share = torch.bincount(place, minlength=_INTERVALS) / _POINTS
     length = torch.zeros(_INTERVALS, dtype=torch.float64).index_add(0, place, rate * levels.weight.double()) / _POINTS
     enough = share >= _ENOUGH
-    promise = "weights must be 1/(r·f(r)), which makes the weighted rates uniform"
+    promise = "weights must be 1/(r·f(r)) for rates r with density f, which makes the weighted rates uniform"
     close(length[enough] * _INTERVALS, torch.ones(int(enough.sum())), 0.02, promise)
     if finite_variance:
         close(length.sum(), torch.ones(()), 0.02, f"with finite variance, every rate must occur; {promise}")
 
 
 def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
-    """Check the contract of mask drawing: marginals p, exact at 0 and 1, that depend only on p and the row's key."""
+    """Check the contract of mask drawing: masks with marginals p (exact at 0 and 1) from only p and the row's key."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_keys(drawn: Rows, seed: int) -> None:
@@ -194,7 +194,7 @@ def check_mask_drawing(drawing: Any, examples: int = 50) -> None:
 
 
 def check_position_sets(sets: Any, examples: int = 50) -> None:
-    """Check the contract of position sets: free positions get indices 0 … S − 1, given only these and the key."""
+    """Check the contract of position sets: the free positions of a row get step indices 0, 1, … without gaps."""
 
     @for_examples(examples, drawn=rows(), seed=st.integers(0, 2**31))
     def holds_indices(drawn: Rows, seed: int) -> None:
@@ -244,7 +244,7 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
             count = step.maskable.sum(-1)
             mean = (weights.double() * step.maskable).sum(-1) / count.clamp(min=1)
             close(mean, count > 0, 1e-5, "weights must have mean 1 over each row's maskable tokens")
-            assert isinstance(ready.stage(progress) or None, str), "a stage must be None or a name"
+            assert isinstance(ready.stage(progress) or None, str), "stage() must return a nonempty string"
             if isinstance(ready, ExponentialWeighting):
                 sure = drawn.importance.round()
                 told = tilt(sure, ready.strength(progress), step.maskable)
@@ -261,7 +261,7 @@ def check_curriculum(curriculum: Any, examples: int = 50) -> None:
 
 
 def check_target(target: Any, examples: int = 50) -> None:
-    """Check the contract of an importance target: values in [0, 1], row by row, counted only at maskable tokens."""
+    """Check the contract of an importance target: values in [0, 1] that are counted only at maskable tokens."""
 
     @for_examples(examples, drawn=rows())
     def holds_range(drawn: Rows) -> None:

@@ -1,7 +1,7 @@
 """Algorithms that change the training loop, listed in `train.algorithms`.
 
-Of Composer's algorithms, only clipping by value is not already covered by `[train]`; docs/how-to/composer.md lists the
-others.
+Of Composer's algorithms, only gradient clipping is offered here; docs/how-to/composer.md says why the others are not or
+what replaces them.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Protocol):
-    """The interface of algorithm components; `package` has the same meaning as in `Optimizer`."""
+    """The interface of algorithm components, which may name an optional dependency (`package`, see `Optimizer`)."""
 
     def build(self) -> ComposerAlgorithm:
         """Return an instance of Composer's `Algorithm`.
 
-        It runs after the clipping of `train.max_grad_norm`, and may depend only on the state of the current step.
+        It runs after gradient clipping to `train.max_grad_norm`, and must not depend on earlier steps.
         """
 
 
 @component
 class GradientClippingAlgorithm(Algorithm):
-    """Gradient clipping by value, as in Composer; relative to the weight norm (Brock et al., 2021); or per module.
+    """Gradient clipping by value (as in Composer), relative to the weight norm (Brock et al., 2021), or per module.
 
-    `per_module` clips the gradient norms of the importance estimator and the denoiser separately, so that the estimator
-    does not affect the denoiser's updates. `train.max_grad_norm` is applied first; set it to 0 to use only this
-    algorithm.
+    `per_module` clips the gradient norms of the importance estimator and the denoiser separately, so that a large
+    gradient of the estimator does not shrink the denoiser's. `train.max_grad_norm` is applied first; set it to 0 to use
+    only this algorithm.
     """
 
     name = "gradient_clipping"
-    summary = "gradient clipping by value, by weight norm (adaptive), or separately for denoiser and estimator"
+    summary = "gradient clipping by value, relative to the weight norm, or separately for denoiser and estimator"
     refs = ("arXiv:2102.06171",)
     clipping_type: Literal["value", "adaptive", "per_module"] = param(
         "adaptive",
@@ -45,8 +45,8 @@ class GradientClippingAlgorithm(Algorithm):
     )
     clipping_threshold: float = param(
         0.01,
-        help="largest absolute gradient entry (value), fraction of the weight norm (adaptive), or gradient norm "
-        "(per_module)",
+        help="largest absolute gradient entry (value), gradient norm as a fraction of the weight norm (adaptive), or "
+        "gradient norm of each of the two modules (per_module)",
         gt=0,
     )
 

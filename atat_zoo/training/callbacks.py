@@ -1,7 +1,7 @@
 """Callbacks that log additional metrics or stop training early.
 
-`train.callbacks` is a list of callbacks; those of Composer keep their usual names. They log to the loggers and to
-metrics.jsonl. docs/how-to/composer.md explains why Composer's other callbacks are missing.
+`train.callbacks` is a list of callbacks; those of Composer keep their usual names. What a callback logs goes to the
+loggers and to metrics.jsonl. docs/how-to/composer.md explains why Composer's other callbacks are missing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """The interface of callback components; `package` has the same meaning as in `Optimizer`."""
+    """The interface of callback components, which may name an optional dependency (`package`, see `Optimizer`)."""
 
     def build(self) -> ComposerCallback:
         """Return an instance of Composer's `Callback`.
 
         At the end of a step, the callback runs after the components and the EMA have been updated and before
         metrics.jsonl is written. A callback with a state implements `state_dict` and `load_state_dict` for checkpoints.
-        If the callback has a method `evaluated(perplexity, state)`, each evaluation during training calls it with the
-        held-out perplexity, or with NaN.
+        If the callback has a method `evaluated(perplexity, state)`, it is called after each evaluation that follows a
+        training step, with the held-out perplexity, or with NaN if the objective has no `nelbo` bound.
         """
 
 
@@ -87,7 +87,7 @@ class OptimizerMonitorCallback(Callback):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if the weights are sharded: Composer 0.32 would log the norms of only one rank's shard."""
         if experiment.train.sharding != "none":
-            text = "optimizer_monitor measures only one rank's shard of the gradients if train.sharding is set"
+            text = 'optimizer_monitor measures only one rank\'s shard of the gradients with train.sharding = "full"'
             yield Problem("train.callbacks", f"{text}; use gradient_norms instead")
 
     @override
@@ -132,8 +132,8 @@ class EarlyStopperCallback(Callback):
     """Early stopping when the held-out perplexity stops decreasing. Requires `train.evaluate_every`."""
 
     name = "early_stopper"
-    summary = "early stopping on the held-out bound"
-    patience: int = param(3, help="number of evaluations without a new best bound after which training stops", ge=1)
+    summary = "early stopping on the held-out perplexity"
+    patience: int = param(3, help="stop after this many evaluations without a new lowest held-out perplexity", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if the experiment lacks evaluations during training."""

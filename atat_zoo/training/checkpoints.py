@@ -41,7 +41,7 @@ EVALUATION = "evaluation.json"  # next to the best model: the evaluation that ma
 
 
 class CurrentModel:
-    """The current model, with the EMA of its weights if there is one, neither sharded nor compiled."""
+    """The current model, neither sharded nor compiled; if training has an EMA, its weights are those of the EMA."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class CurrentModel:
                 model.save(folder)
 
     def save(self, step: int, folder: Path, device: str) -> Model | None:
-        """Write the final model, and return it on rank 0; all ranks must call this method."""
+        """Write the final model, and return it on rank 0 (None on other ranks); all ranks must call this method."""
         if dist.get_global_rank() != 0:
             self.write(step, None)
             return None
@@ -107,7 +107,7 @@ class CurrentModel:
 def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
     """Return whether an evaluation has a lower bound than the run's best model.
 
-    A best model that was evaluated with different settings, such as a different `evaluation.sequences`, is ignored.
+    A best model that was evaluated with different settings, such as `evaluation.sequences`, counts as worse.
     """
     now, before = evaluation.to_table(), dict[str, Any]()
     with suppress(OSError, ValueError, TypeError):
@@ -131,7 +131,7 @@ def stop(folder: RunFolder, reason: str) -> None:
 
 
 def asked_to_stop(message: Callable[[str], object], number: int, again: bool) -> None:
-    """Print that training will stop after this step; a second Ctrl-C stops it immediately."""
+    """Print that training will stop after this step, or raise KeyboardInterrupt at a second Ctrl-C."""
     if again and number == signal.SIGINT:
         raise KeyboardInterrupt
     message("saving a checkpoint after this step, then stopping")
@@ -163,7 +163,7 @@ class Checkpoints(Callback):
             state.stop_training()
 
     def save(self, state: State, step: int) -> None:
-        """Write a checkpoint and its model to the checkpoint folder; an incomplete checkpoint is ignored later."""
+        """Write a checkpoint and its model; raise `UserError` if a weight is not finite or the disk is full."""
         if step == self.saved:
             return
         first, self.saved = self.saved < 0, step
@@ -215,14 +215,14 @@ def check_saved(path: Path) -> None:
         )
 
 
-# In addition to what torch itself allows. `TorchVersion` is a string.
+# Types that a checkpoint may contain in addition to those that torch allows. `TorchVersion` is a subclass of str.
 ALLOWED: list[Any] = [timedelta, TorchVersion]
 _ONLY_DATA, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
 @contextmanager
 def only_data() -> Iterator[None]:
-    """Restrict `torch.load` to plain data, even if its caller, such as Composer, asks for more."""
+    """Restrict `torch.load` to plain data in a `with` block, even if its caller, such as Composer, asks for more."""
     before = {name: os.environ.pop(name, None) for name in (_ONLY_DATA, _ANYTHING)}
     os.environ[_ONLY_DATA] = "1"
     try:
@@ -234,7 +234,7 @@ def only_data() -> Iterator[None]:
 
 
 def inert(checkpoint: dict[str, Any], base: Mapping[str, Tensor] | None = None) -> None:
-    """Remove the entries that Composer would evaluate as Python from a loaded checkpoint.
+    """Remove what Composer would evaluate as Python from a loaded checkpoint, and add the weights in `base` to it.
 
     Pass this function to Composer as `load_ignore_keys`. `base` contains weights that the checkpoint lacks, such as the
     base weights of LoRA.
@@ -263,7 +263,7 @@ class Loading(Callback):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Load only plain data in the `with` block; errors say what the checkpoint contains or lacks."""
+        """Load only plain data in a `with` block; raise a `UserError` that says why the checkpoint cannot be loaded."""
         try:
             with only_data():
                 yield

@@ -30,12 +30,12 @@ RATE_BINS = 20
 
 
 class StepMeters:
-    """Means and a rank correlation over one step; all ranks must call `compute`, which combines their values."""
+    """The metrics of one step, collected over its micro-batches; all ranks must call `compute`, which combines them."""
 
     def __init__(self, detailed: bool = False) -> None:
-        """Create meters, whose device the first micro-batch sets; `details` and `histograms` require `detailed`."""
+        """Create empty meters; with `detailed`, they also keep the values that `details` and `histograms` need."""
         # For each name, a sum and its number of items, float32 [2]. torchmetrics' mean checks each value for NaN, which
-        # makes the host wait; without this check, it ignores the weights.
+        # makes the host wait; without this check, torchmetrics ignores the weights.
         self.means: dict[str, Tensor] = {}
         self.detailed = detailed
         # Values are kept for all tokens, with masks of the masked and maskable ones: selecting would make the host
@@ -65,12 +65,12 @@ class StepMeters:
             self.values[name].to(masked.device).update(values.detach())
 
     def among(self, which: str, *names: str) -> list[Tensor]:
-        """Return named values of all ranks' masked or maskable tokens, each float32 [N]; all ranks must call this."""
+        """Return values of the tokens in mask `which` of all ranks, each float32 [N]; all ranks must call this."""
         where = self.values[which].compute().bool()
         return [self.values[name].compute()[where] for name in names]
 
     def details(self) -> dict[str, float]:
-        """Return the mean and standard deviation of the importance over maskable tokens; all ranks must call this."""
+        """Return mean and standard deviation of the importance of maskable tokens, or {}; all ranks must call this."""
         if not self.values["importance"].value:
             return {}
         importance = self.among("maskable", "importance")[0].double()
@@ -148,7 +148,7 @@ class Progress(Callback):
         self.model, self.updating = model, -1
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Begin the step, or repeat it with smaller micro-batches unless the weight update has begun."""
+        """Begin a step, or repeat it with smaller micro-batches; raise `UserError` if its weight update has begun."""
         self.model.step = int(state.timestamp.batch)
         if self.updating == self.model.step:
             raise UserError(
@@ -190,12 +190,12 @@ class SkippedRows(Callback):
         return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the count."""
+        """Restore the count from a checkpoint."""
         self.count = state["count"]
 
 
 def prepare(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the global batch's mean number of maskable tokens per row, repeated for each row so that it can be split.
+    """Add the global batch's mean number of maskable tokens per row, repeated so that Composer can split it by rows.
 
     This mean normalises the loss over the global batch for any number of ranks and micro-batches.
     """

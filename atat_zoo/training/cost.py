@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class GPU(NamedTuple):
-    """Peak FLOP/s, memory and other properties of a GPU."""
+    """The peak FLOP/s and the memory of a GPU."""
 
     peak: float  # dense bf16 TFLOP/s: half of what a datasheet says “with sparsity”
     memory: float  # GB
 
 
 # Keyed by the driver's name of a GPU without the maker's name; a short name means the first match. A name that is not
-# listed, such as that of a GPU partition (MIG), does not have a peak. From NVIDIA's datasheets:
+# listed, such as that of a GPU partition (MIG), has no known peak. From NVIDIA's datasheets:
 GPUS: dict[str, GPU] = {
     # “NVIDIA A100 Tensor Core GPU”
     "A100-SXM4-80GB": GPU(312.0, 80),
@@ -61,7 +61,7 @@ PEAKS = {name: gpu.peak for name, gpu in GPUS.items()}
 
 
 def gpu_named(name: str) -> str:
-    """Return the name in `GPUS` for a short name such as A100, h100 or NVIDIA H100 PCIe."""
+    """Return the name in `GPUS` for a name such as A100, h100 or NVIDIA H100 PCIe; raise `UserError` if none fits."""
     words = _words(name.removeprefix("NVIDIA "))
     exact = [each for each in GPUS if _words(each) == words]
     for each in exact or [each for each in GPUS if words and words <= _words(each)]:
@@ -93,7 +93,7 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
 
 
 def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
-    """Return the peak FLOP/s of a torch device, or None if it is unknown, on a CPU, or without bf16."""
+    """Return `train.peak_tflops` in FLOP/s or, without it, a GPU's known bf16 peak if `bf16` is used, else None."""
     if experiment.train.peak_tflops is not None:
         return 1e12 * experiment.train.peak_tflops
     peak = PEAKS.get(device_name(device).removeprefix("NVIDIA ").strip()) if bf16 else None
@@ -105,7 +105,7 @@ def utilisation(
 ) -> dict[str, float]:
     """Return `flops_per_second` and `utilisation` (in [0, 1]) for a line of metrics, or an empty dict if unknown.
 
-    `peak` is the peak FLOP/s of one device, or None.
+    `peak` is the peak FLOP/s of one device; without it, only `flops_per_second` is returned.
     """
     rate, train = line.get("mask_rate"), experiment.train
     flops = None if rate is None else step_flops(experiment, vocabulary_size, rate)
@@ -119,12 +119,12 @@ def utilisation(
 
 
 def state(weights: int) -> dict[str, int]:
-    """Return the bytes of weights, gradients, optimizer state and EMA in float32; AdamW has two moments per weight."""
+    """Return the bytes of `weights` weights in float32, their gradients, AdamW's two moments, and the EMA."""
     return {"weights": 4 * weights, "gradients": 4 * weights, "AdamW": 8 * weights, "EMA": 4 * weights}
 
 
 def buckets(weights: int, gpus: int) -> int:
-    """Return the bytes of DDP's gradient buckets, which with Composer's settings are a copy of all gradients."""
+    """Return the bytes of DDP's gradient buckets: a copy of all gradients with Composer's settings, 0 on one GPU."""
     return 4 * weights if gpus > 1 else 0
 
 
@@ -213,7 +213,7 @@ _RECOMPUTE, _SHARD = ("backbone.checkpoint_activations = true",), ('train.shardi
 
 @attrs.frozen(kw_only=True)
 class Cost:
-    """The estimated cost of a training run."""
+    """The estimated cost of a training run on GPUs."""
 
     gpus: int
     gpu: str  # its name in `GPUS`
@@ -222,7 +222,7 @@ class Cost:
     weights_estimator: int  # of the importance estimator, if the objective trains one
     vocabulary_size: int
     tokens: int  # of training text, in all steps
-    flops: float  # of the model (docs/results/scale.md), in all steps
+    flops: float  # of the model and the importance estimator (docs/results/scale.md), in all steps
     rows: int  # sequences per micro-batch on each GPU
     memory_compiled: int  # bytes on each GPU with `train.compile` and AdamW
     memory_eager: int  # bytes on each GPU without `train.compile`
@@ -243,7 +243,7 @@ def cost(
     price: float = 3.0,
     vocabulary: int | None = None,
 ) -> Cost:
-    """Return the estimated cost of an experiment.
+    """Return the estimated cost of training an experiment on GPUs.
 
     Args:
         experiment: must use the `dit` backbone. Half of the tokens are assumed to be masked, unless the objective
@@ -252,10 +252,10 @@ def cost(
         gpu: a name in `GPUS` or a short form of one.
         utilisation: fraction of the peak FLOP/s that training reaches.
         price: dollars per GPU hour.
-        vocabulary: vocabulary size V, for a tokenizer whose size cannot be determined.
+        vocabulary: vocabulary size V (default: that of the tokenizer, if it can be determined).
 
     Raises:
-        UserError: if the backbone or GPU is not supported, the GPUs do not divide the batch, or V is unknown.
+        UserError: if the backbone or GPU is not supported, `gpus` does not divide batch and lanes, or V is unknown.
     """
     gpu, spec, length = gpu_named(gpu), experiment.train, experiment.data.length
     backbone, estimator, size = _backbone(experiment), _learned(experiment), _vocabulary_size(experiment, vocabulary)
@@ -328,7 +328,7 @@ def training_flops(experiment: Experiment, vocabulary_size: int) -> float:
 
 @attrs.frozen
 class CPUCost:
-    """The estimated cost of the optimizer steps of a training run on this machine's CPU."""
+    """The estimated time of all training steps of a run on this machine's CPU."""
 
     seconds: float
     flops_per_second: float  # measured
@@ -336,9 +336,9 @@ class CPUCost:
 
 
 def cpu_cost(experiment: Experiment, vocabulary: int | None = None) -> CPUCost:
-    """Return the estimated cost of training on this CPU, based on the FLOP/s of a small network (takes seconds).
+    """Return the estimated time of training on this CPU, from the measured FLOP/s of a small network (takes seconds).
 
-    The network has the experiment's width, head and length, but only two layers.
+    The network has the experiment's width, head and length, but at most two layers.
     """
     backbone, length, size = _backbone(experiment), experiment.data.length, _vocabulary_size(experiment, vocabulary)
     layers = min(2, backbone.shape[0])
@@ -393,7 +393,7 @@ def _share(experiment: Experiment) -> float:
 
 
 def _vocabulary_size(experiment: Experiment, said: int | None) -> int:
-    """Return V, from the parameters of a tokenizer that needs training, and otherwise from the tokenizer itself."""
+    """Return `said` or, without it, V from the tokenizer's parameters, the tokenizer itself, or its published size."""
     tokenizer = experiment.parts["tokenizer"]
     if said or (said := getattr(tokenizer, "vocabulary_size", None)):
         return int(said)

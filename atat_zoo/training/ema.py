@@ -16,9 +16,9 @@ from atat_zoo.training.sharding import sharded_like, whole
 
 
 class MovingAverage(Callback):
-    """The EMA of the weights; `swapped` exchanges weights and EMA.
+    """A callback that updates the EMA of the weights at each step; `swapped` exchanges weights and EMA.
 
-    The decay is min(d, (1 + k)/(10 + k)) at step k, so that the initial weights do not dominate a short run.
+    At step k, the decay is min(`decay`, (1 + k)/(10 + k)), so that the initial weights do not dominate a short run.
     """
 
     def __init__(self, module: nn.Module, decay: float, device: str = "cpu") -> None:
@@ -50,7 +50,7 @@ class MovingAverage(Callback):
             average.copy_(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the EMA for the checkpoint."""
+        """Return the whole EMA for the checkpoint; all ranks must call this method."""
         return {"steps": self.steps, "average": [whole(a).cpu() for a in self.average]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from atat_zoo.training.checkpoints import CurrentModel
 
 
 class Evaluator:
-    """An evaluator of the bound on held-out text; all ranks share the work, and rank 0 records the results."""
+    """An evaluator of bounds and metrics on held-out text; all ranks share the work, and rank 0 records the results."""
 
     def __init__(self, current: CurrentModel, data: Path, folder: RunFolder, device: str) -> None:
         self.current, self.data, self.folder, self.judges = current, data, folder, Judges(device)
@@ -35,9 +35,9 @@ class Evaluator:
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current model and record the results.
 
-        During training, only `train.evaluate_sequences` sequences are used, with the masks of the final evaluation.
-        Rank 0 combines the values of all ranks with those of the n-gram model, and sends the results to the other
-        ranks.
+        With `final=False`, only `train.evaluate_sequences` sequences are used, with the same masks as otherwise.
+        All ranks must call this method. Rank 0 combines the values of all ranks with those of the n-gram model, and
+        sends the results to the other ranks.
         """
         experiment, context = self.current.experiment, self.current.context
         spec, rank, ranks = experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
@@ -88,7 +88,7 @@ class Evaluator:
         return evaluation
 
     def table(self, rows: Tensor) -> NGramPriorNats | None:
-        """Return the NLL of the n-gram model on the chosen held-out sequences, under masks that never change."""
+        """Return the NLL of the n-gram model on the held-out sequences `rows`, computed once, or None if that fails."""
         if len(rows) not in self.tables:
             experiment = self.current.experiment
             self.tables[len(rows)] = measure_ngram_prior(
@@ -105,7 +105,7 @@ class Evaluator:
 
 
 class Evaluations(Callback):
-    """A callback that evaluates before the first step and regularly until `last`, and informs loggers and callbacks."""
+    """A callback that evaluates before the first step and every `every` steps up to `last`, and logs the results."""
 
     def __init__(self, every: int, last: int, evaluate: Callable[[int], Evaluation]) -> None:
         self.every, self.last, self.evaluate = every, last, evaluate
@@ -116,7 +116,7 @@ class Evaluations(Callback):
             log_evaluation(logger, self.evaluate(0))
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Evaluate the model if an evaluation is due, up to the step `last`."""
+        """Evaluate the model if an evaluation is due, and call the callbacks' `evaluated` with its perplexity."""
         step = int(state.timestamp.batch)
         if step % self.every == 0 and step <= self.last:
             evaluation = self.evaluate(step)
@@ -134,7 +134,7 @@ def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
 
 
 class PatienceStopper(Callback):
-    """A callback that stops after `patience` evaluations without a new best perplexity, even across resumed runs.
+    """A callback that stops after `patience` evaluations without a new lowest perplexity, also if training is resumed.
 
     Composer's `EarlyStopper` reads metrics from Composer's evaluation loop, which does not compute the bound.
     """
@@ -144,7 +144,7 @@ class PatienceStopper(Callback):
         self.best, self.waited = math.inf, 0
 
     def evaluated(self, perplexity: float, state: State) -> None:
-        """Count an evaluation; see `Callback`."""
+        """Count an evaluation, and stop training after `patience` of them without a new lowest perplexity."""
         self.waited = 0 if perplexity < self.best else self.waited + 1
         self.best = min(self.best, perplexity)
         self.fit_start(state)

@@ -1,4 +1,4 @@
-"""Muon, and gradient norms and gradient clipping that treat denoiser and importance estimator separately."""
+"""Muon, gradient norms, and gradient clipping, some of them separately for denoiser and importance estimator."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -25,7 +25,7 @@ from atat_zoo.system.errors import UserError
 
 @attrs.frozen(kw_only=True)
 class InitialWeights:
-    """The final weights of another run, and the hash of their file; only the weights of shared modules are copied."""
+    """The final weights of another run, and the hash of their file."""
 
     source: Source
     sha256: str
@@ -33,7 +33,7 @@ class InitialWeights:
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> InitialWeights | None:
-        """Load the run that `init_from` names before anything is built, or return None without `init_from`."""
+        """Load the run that `init_from` names, or return None without it; raise `UserError` if the run does not fit."""
         if experiment.init_from is None:
             return None
         source = Source.read(experiment.init_from, "init_from")
@@ -50,18 +50,18 @@ class InitialWeights:
     def again(
         cls, experiment: Experiment, folder: RunFolder, last: Checkpoint | None, message: Callable[[str], object]
     ) -> InitialWeights:
-        """Return the initial weights of an interrupted run that has no checkpoint or uses LoRA."""
+        """Return the initial weights of a run without checkpoint or with LoRA; raise `UserError` if they changed."""
         initial = cls.from_experiment(experiment)
         assert initial is not None
         recorded = folder.initial_weights()
         with suppress(UserError, KeyError, TypeError):
             recorded = described(folder.checkpoint_model(last.step))["base"]["sha256"] if last else recorded
         if recorded is None:
-            message(f"{folder.environment} does not identify the initial weights; using the current ones")
+            message(f"{folder.environment} does not identify the initial weights; using those that init_from has now")
         elif recorded != initial.sha256:
             raise UserError(
                 f"init_from: {experiment.init_from} no longer has the initial weights of {folder.path}, which "
-                f"{'is trained with LoRA' if last else 'has no checkpoint yet'}; train it again with --overwrite"
+                f"{'is trained with LoRA' if last else 'has no checkpoint yet'}; train this run again with --overwrite"
             )
         return initial
 
@@ -74,14 +74,14 @@ class InitialWeights:
         return {**self.record(), "path": str(self.source.folder.path.resolve())}
 
     def kept_by(self, objective: nn.Module) -> dict[str, Tensor]:
-        """Return a dict of the weights that LoRA leaves unchanged, from their names during training."""
+        """Return the weights that LoRA leaves unchanged, by their names during training."""
         return {name: self.weights[plain] for name, plain in of_base(objective).items()}
 
     def load_into(self, objective: nn.Module) -> str:
-        """Copy the weights of the backbone and of every component that both models have, and return a message.
+        """Copy the weights of the backbone and of every component that both models have, and return a message on that.
 
-        A component is copied completely or not at all. Corpus statistics (a running loss, token frequencies) are
-        buffers, not weights, and are not copied.
+        A component is copied completely or not at all; a backbone that does not fit raises UserError. Corpus statistics
+        (a running loss, token frequencies) are buffers, not weights, and are not copied.
         """
         path, theirs = self.source.folder.model / WEIGHTS, self.weights
         ours = parts_of(objective)
@@ -114,7 +114,7 @@ def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
     """Return each component's tensors: the saved state of the backbone, and the trained weights of other components.
 
     The backbone's n-gram counts are excluded because each training run counts its own text, and LoRA's matrices are
-    excluded because they start at zero.
+    excluded because their product starts at zero in each run.
     """
     counts = ngram_prior_counts(objective)
     state = {

@@ -8,7 +8,7 @@ ranks. They receive
   `train.log_every` steps;
 - histograms of the `importance` and `token_loss` of masked tokens and of `mask_rates`, if the destination supports
   histograms;
-- `validation/…`: the exponential of each bound; `validation/nelbo` is the perplexity;
+- `validation/…` or `test/…`, as in `evaluation.split`: the metrics, and exp of each bound (perplexity for `nelbo`);
 - the metrics of the callbacks.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Logger(Protocol):
-    """The interface of logger components; `package` has the same meaning as in `Optimizer`."""
+    """The interface of logger components, which may name an optional dependency (`package`, see `Optimizer`)."""
 
     def build(self, folder: Path) -> LoggerDestination:
         """Return an instance of Composer's `LoggerDestination`.
@@ -97,7 +97,7 @@ class WandbLogger(Logger):
 
 @component
 class MLflowLogger(Logger):
-    """Composer's MLFlowLogger. Requires `atat-zoo[mlflow]`."""
+    """Composer's MLFlowLogger: an MLflow server, or the run's `logs` folder. Requires `atat-zoo[mlflow]`."""
 
     name = "mlflow"
     summary = "MLflow, on a server or in the run folder"

@@ -34,11 +34,11 @@ collect_env.get_cpu_model = processor  # type: ignore[assignment]
 
 
 def device_of(wanted: str) -> str:
-    """Return this process's torch device for `train.device`."""
+    """Return this process's torch device for `train.device`; raise `UserError` if training cannot use it."""
     if wanted == "gpu" and not torch.accelerator.is_available():
         raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
     if wanted == SPREAD:
-        raise UserError(f'train.device = "{SPREAD}": training needs the whole model on one device; use "auto"')
+        raise UserError(f'train.device = "{SPREAD}": only evaluation and generation support it; use "auto"')
     try:
         device = torch.device(torch_device(wanted))
     except UserError as error:
@@ -56,7 +56,7 @@ def device_of(wanted: str) -> str:
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:
-    """Raise a `UserError` if ranks do not divide lanes or batch, a size is unusable, or the machine lacks something."""
+    """Raise a `UserError` if ranks do not divide lanes or batch, a size is too large, or a package is missing."""
     spec = experiment.train
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
         if value % ranks:
@@ -104,7 +104,7 @@ def _require_activations(experiment: Experiment, ranks: int) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc reuse freed memory for large blocks, and return False if the allocator is not glibc's.
+    """Make glibc reuse freed memory for large blocks; return False if the allocator is not glibc's or refuses.
 
     Each step allocates and frees the same large tensors. By default, glibc maps each tensor anew, and the page faults
     take up to a third of a step (compare `python -m benchmarks importance_overhead` with and without
@@ -132,8 +132,8 @@ def forget_old_shapes() -> None:
 def peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes so far: of torch's allocator on a GPU, otherwise of this process's resident set.
 
-    The peak excludes loader workers and other processes, and on a GPU also the CUDA context. Apple's GPUs do not report
-    a peak.
+    The peak excludes loader workers and other processes, and on a GPU also the CUDA context. Apple's GPUs report no
+    peak, so it is that of the resident set.
     """
     if (allocated := devices.peak_memory(device)) is not None:
         return allocated
@@ -143,7 +143,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 class ZooTrainer(Trainer):
-    """Composer's trainer, except that it neither repeats a batch after its optimizer step nor reads a loss before it.
+    """Composer's trainer, but it never repeats a batch after its optimizer step, nor waits for the loss before it.
 
     With automatic micro-batches, Composer 0.32 halves them and repeats the batch when memory runs out. It does the same
     after two consecutive batches in which the allocator had to free memory, although the optimizer step of the second
@@ -153,7 +153,7 @@ class ZooTrainer(Trainer):
 
     @property
     def num_consecutive_thrashes(self) -> int:
-        """Number of consecutive batches that had to free memory; never two, after which Composer repeats a batch."""
+        """Number of consecutive batches that had to free memory; never 2, at which Composer would repeat a batch."""
         return self._thrashes
 
     @num_consecutive_thrashes.setter

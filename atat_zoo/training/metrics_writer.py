@@ -29,7 +29,7 @@ class CallbackValues(LoggerDestination):
         self.values: dict[str, float | None] = {}
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Add numbers; a non-finite number becomes None, because JSON cannot express it."""
+        """Add the numbers of callbacks; a non-finite number becomes None, because JSON cannot express it."""
         numbers = {name: float(value) for name, value in metrics.items() if not name.startswith(_OWN)}
         self.values |= {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
@@ -40,7 +40,7 @@ class CallbackValues(LoggerDestination):
 
 
 def without_composers_loss(destination: LoggerDestination) -> LoggerDestination:
-    """Return a logger's destination without the loss that Composer logs at every step; `train/loss` is its mean."""
+    """Return a destination after making it drop Composer's loss of each step; `train/loss` is the mean over steps."""
     log = destination.log_metrics
 
     def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
@@ -74,8 +74,8 @@ class WandbDestination(WandBLogger):
 class MetricsWriter(Callback):
     """A callback that writes metrics to metrics.jsonl and the loggers, and stops training at a non-finite loss.
 
-    `loss` is the mean over all ranks and the optimizer steps since the previous line. Composer has already copied each
-    step's loss to the host, so summing the losses costs nothing. All other numbers belong to the step of the line.
+    `loss` is the mean over all ranks and the optimizer steps since the previous line, and the speeds cover these steps.
+    Composer has already copied each loss to the host, so summing costs nothing. Other metrics are of the line's step.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class MetricsWriter(Callback):
         self.line, self.metrics = None, {}
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Check the loss, and prepare a line every `log_every` steps and at each evaluation that has metrics."""
+        """Prepare a line every `log_every` steps, at the last step, and at each evaluation that has metrics."""
         step = int(state.timestamp.batch)
         self.busy += time.perf_counter() - self.began
         loss = float(state.total_loss_dict["loss/train/total"])
@@ -143,7 +143,7 @@ class MetricsWriter(Callback):
         self.line = line
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
-        """Write the line."""
+        """Write the line that `batch_end` prepared, with the metrics of an evaluation at this step."""
         if self.line is None:
             return
         line = self.line | self.metrics

@@ -22,12 +22,12 @@ class Optimizer(Protocol):
     `package` names an optional dependency: its module and the requirement to install.
     """
 
-    #: whether its steps are the same when each rank holds only a shard of every parameter, torch's `DTensor`
-    #: (`train.sharding`): the step of an entry depends only on that entry, or the optimizer gathers the other shards
+    #: whether its steps do not change if each rank holds only a shard of each parameter, as torch's `DTensor`
+    #: (`train.sharding`), because the step of an entry depends only on that entry or the optimizer gathers the shards
     shardable: ClassVar[bool] = False
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's optimizer for the parameters of `model` that require gradients, each in exactly one group.
+        """Return a torch optimizer for the parameters of `model` that require gradients, each in exactly one group.
 
         The learning rate of each group is its peak learning rate. `state_dict` and `load_state_dict` must restore the
         state bit for bit, so that a run can be resumed.
@@ -35,7 +35,7 @@ class Optimizer(Protocol):
 
 
 def groups(model: nn.Module, weight_decay: float, without: Container[int] = ()) -> list[dict[str, Any]]:
-    """Return two parameter groups: matrices with weight decay, except those whose `id` is in `without`, and vectors."""
+    """Return parameter groups: matrices (unless their `id` is in `without`) with weight decay, and vectors without."""
     trained = [p for p in model.parameters() if p.requires_grad]
     both = (
         {"params": [p for p in trained if p.ndim >= 2 and id(p) not in without], "weight_decay": weight_decay},
@@ -67,7 +67,7 @@ class AdamWOptimizer(Optimizer):
 class MuonOptimizer(Optimizer):
     """Muon for the weights of the linear layers; AdamW for the token embedding, the head and all vectors.
 
-    Its authors recommend this split (Jordan et al., 2024).
+    The authors of Muon recommend this split (Jordan et al., 2024).
     """
 
     name = "muon"

@@ -34,8 +34,8 @@ _OPERATIONS = 12
 class Profile(Callback):
     """A callback that profiles `steps` steps after the first `WARM` and writes the results, while training continues.
 
-    During profiling, the callback waits for the device at the end of each phase so that times are attributed to the
-    right phase, which makes a step slightly slower.
+    During profiling, the callback waits for the device at the end of each phase, so that times are attributed to the
+    right phase. This makes a step slightly slower.
     """
 
     def __init__(self, folder: Path, steps: int) -> None:
@@ -46,7 +46,7 @@ class Profile(Callback):
         self._gpu, self._device = False, torch.device("cpu")
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Start the warm-up."""
+        """Start the profiler with its warm-up steps."""
         self._gpu, self._device = state.device.name == "gpu", next(state.model.parameters()).device
         when = schedule(wait=0, warmup=WARM, active=self.steps, repeat=1)
         self._profiler = profile(activities=activities(self._gpu), schedule=when, on_trace_ready=self._write)

@@ -21,9 +21,9 @@ def resume_from(
 ) -> tuple[Experiment, Checkpoint | None]:
     """Return the experiment of a locked run after overrides, and its checkpoint at `step` or its newest checkpoint.
 
-    The run continues as if it had been started with the overrides. Therefore a schedule, like any component that
-    depends on training progress, has a method `extends(done, steps, more)`, which returns whether its first `done` + 1
-    rates are the same when training for `steps` steps and for `more` steps.
+    The run continues as if it had been started with the overrides; if it cannot, UserError is raised. A component that
+    depends on training progress, such as a schedule, therefore has a method `extends(done, steps, more)`, which returns
+    whether its first `done` + 1 rates are the same when training for `steps` and for `more` steps.
     """
     recorded = from_run(folder.path)
     experiment = from_overrides(folder.table(), overrides, str(folder.resolved))
@@ -57,7 +57,7 @@ def resume_from(
     if kept := [str(change) for change in differences if not (change.free or change.resumable)]:
         raise UserError(
             f"{folder.resolved} differs from the experiment of the checkpoint at step {last.step} "
-            f"({clip(', '.join(kept))}); restore it, or train from the beginning in another folder"
+            f"({clip(', '.join(kept))}); restore this file, or train from the beginning in another folder"
         )
     if differences:
         message(f"changed since step {last.step}: {clip(', '.join(map(str, differences)))}")
@@ -79,7 +79,7 @@ def _check_extends(experiment: Experiment, folder: RunFolder, done: int, old: in
 
 
 def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
-    """Record what the overrides of a run resumed after `done` steps have changed."""
+    """Record the changes of a run resumed after `done` steps; delete its final model if `train.steps` has changed."""
     recorded = from_run(folder.path)
     new = {change.key: [change.was, change.now] for change in changes(recorded.to_table(), experiment.to_table())}
     if not new:
@@ -99,7 +99,7 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
 def cut_back(
     folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], message: Callable[[str], object]
 ) -> Path | None:
-    """Return the checkpoint path of an interrupted run, after deleting its metrics of later steps."""
+    """Return the path of the checkpoint `last`, after deleting the checkpoints and metrics of later steps."""
     if dist.get_global_rank() == 0:
         if last and (later := folder.drop_later(last.step)):
             message(f"deleted the checkpoints after step {last.step}: {', '.join(map(str, later))}")

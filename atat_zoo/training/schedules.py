@@ -23,7 +23,7 @@ class Schedule(Protocol):
     """The interface of schedule components."""
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
-        """Return torch's scheduler, stepped after each of `steps`; each group of the optimizer has its peak rate."""
+        """Return a torch scheduler for `steps` steps; the groups of `optimizer` have their peak learning rates."""
 
     # A run can resume with a different number of steps only if its schedule has `extends`; see resumption.py.
 
@@ -79,7 +79,7 @@ class FallingSchedule(WarmedSchedule):
 
     @abstractmethod
     def left(self, done: float) -> float:
-        """Return the remaining fraction of the decay, from 1 to 0, when a fraction `done` of the steps is completed."""
+        """Return the remaining fraction of the decay (1 to 0) after a fraction `done` of the steps after warmup."""
 
     @override
     def share(self, done: float) -> float:

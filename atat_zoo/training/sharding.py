@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate
 def shard(model: nn.Module, device: str) -> None:
     """Shard a model in place, before its optimizer is built; all ranks must have the whole model.
 
-    Its `forward` returns a dict of metrics, including the `loss` to differentiate.
+    The `forward` of the model must return a dict of metrics, including the `loss` to differentiate.
     """
     kind, ranks = torch.device(device).type, dist.get_world_size()
     dist.initialize_dist("cpu" if kind == "cpu" else "gpu")
@@ -59,7 +59,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return a tensor that all ranks hold, sharded in the same way as `other`."""
+    """Shard a tensor that every rank holds whole as `other` is sharded; return it unchanged if `other` is not."""
     if not isinstance(other, DTensor):
         return tensor
     everywhere = DTensor.from_local(tensor.to(other.device), other.device_mesh, [Replicate()], run_check=False)
@@ -67,7 +67,7 @@ def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 class WholeWeights:
-    """A copy of a module, made before the module is sharded, that has whole weights only while they are needed."""
+    """A copy of a module, made before the module is sharded, that has weights only inside `gathered`."""
 
     def __init__(self, sharded: nn.Module) -> None:
         self.sharded = sharded

@@ -62,13 +62,13 @@ class Reporter(Protocol):
     """The interface through which training reports progress; the command line shows bars, `Silent` shows nothing."""
 
     def building(self, stage: str, done: int, total: int | None) -> None:
-        """Report that shards are being built."""
+        """Report the progress of a stage of building shards; `total` is `None` if it is unknown."""
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
         """Report a new line of metrics."""
 
     def working(self, name: str, done: int, total: int | None) -> None:
-        """Report that the task with this name is being evaluated."""
+        """Report the progress of evaluating the task with this name."""
 
     def message(self, text: str) -> None:
         """Show a message to the user."""

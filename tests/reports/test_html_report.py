@@ -310,7 +310,7 @@ def test_a_page_has_every_table_of_a_study_and_those_of_its_test_split(tmp_path)
     assert blocks["Step multipliers"]["rows"] == [["bell", "1: > 2.50", "—"]]
     tested = blocks["Test split: differences"]
     assert tested["rows"] == blocks["Differences"]["rows"]
-    assert tested["said"] == ["Evaluated 2 times, after all settings were fixed."]
+    assert tested["said"] == ["This split was evaluated 2 times, after all settings were fixed."]
     assert blocks["Failed"]["rows"] == [["wild-seed1", "why"]]
 
 
@@ -321,7 +321,7 @@ def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):
     (tmp_path / "a study.json").write_text(json.dumps(report))
     data = study_data.of_study(tmp_path / "a study.json")
     first, others, *_ = data["verdict"]
-    assert first.startswith("bell is −2.2 % [−2.7, −1.6] from mdlm in ")
+    assert first.startswith("bell differs by −2.2 % [−2.7, −1.6] from mdlm in ")
     assert first.endswith("over 2 seeds.")
     assert f"bell_middle {study_data._change(rows[1])} from another, " in others
     assert data["commands"][1] == f"atat report '{tmp_path}/a study.json'"

@@ -98,7 +98,7 @@ def test_a_run_may_vanish_and_come_again(tmp_path):
         answer, text = get(server, "/")
         assert (answer.status, text.decode()) == (
             503,
-            f"{run.path} does not exist at the moment. Reload this page later.\n",
+            f"{run.path} cannot be read at the moment. Reload this page later.\n",
         )
         run.path.rename(tmp_path / "old")
         assert get(server, "/data")[0].status == 204

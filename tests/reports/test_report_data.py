@@ -189,7 +189,7 @@ def test_a_long_run_is_thinned_the_page_says_so_and_its_histogram_counts_every_r
     kept = len(data["tables"]["curves"])
     assert kept <= run_records.POINTS == len(data["tables"]["rates"])
     assert data["notes"]["curves"][0].startswith(
-        f"long: {kept} of 2,000 logged steps are drawn, including the extremes"
+        f"long: {kept} of 2,000 logged steps are drawn, with each interval's extremes"
     )
     assert "800 of 2,000 logged mask rates are drawn, evenly spaced" in data["notes"]["curriculum"][0]
     drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()]
@@ -222,7 +222,7 @@ def test_what_is_of_an_older_step_is_said_to_be_and_older_policy_bounds_are_left
         change(copy / f"{name}.json", step=300)
     data = collect([copy])
     assert data["tables"]["frontier"] == newest["tables"]["frontier"]
-    said = ["full: recorded at step 300; the run is at step 450."]
+    said = ["full: this was recorded at step 300; the run is at step 450."]
     assert data["notes"] == newest["notes"] | dict.fromkeys(("text", "replay", "uncertainty"), said)
 
 
@@ -278,9 +278,9 @@ def test_damaged_files_are_missing_ones(full, copy, tmp_path, damage):
     said = {str(each.message) for each in told}
     for name in ("text", "replay", "compare"):
         (sentence,) = (each for each in said if each.startswith(f"{copy / 'report' / name}.json "))
-        assert sentence.endswith("; it is ignored; run `atat report --compute` to compute it again")
+        assert sentence.endswith(", so it is ignored; run `atat report --compute` to compute it again")
     if damage == b'{"format": 1}':  # the key that is wrong is named
-        assert any("text.json is damaged: step is missing; it is ignored" in each for each in said)
+        assert any("text.json is damaged: step is missing, so it is ignored" in each for each in said)
     assert all(each.isprintable() for each in said)
     assert (data["runs"][0]["text"], data["runs"][0]["replay"], data["runs"][0]["command"]) == (None, None, None)
     assert {row["run"] for row in data["tables"]["bounds"]} == {"other"}

@@ -129,7 +129,7 @@ def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
         said = f"importance {one['importance'][5][1]:.2f} · loss {one['loss'][5][1]:.2f} nats"
         assert said in readout.text_content()
         page.locator("#text .tokens").nth(1).locator("span").nth(7).hover()
-        assert "not masked in these draws" in readout.text_content()
+        assert "not masked in these mask samples" in readout.text_content()
         page.locator("#text select").select_option("1")
         assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
 

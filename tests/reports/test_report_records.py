@@ -200,7 +200,7 @@ def test_a_damaged_file_is_missing_and_is_computed_again(plain, damage):
     path = plain / "report" / "replay.json"
     whole = path.read_bytes()
     path.write_bytes(damage)
-    with pytest.warns(OmissionNote, match=r"replay\.json .*; it is ignored; run .*--compute` to compute"):
+    with pytest.warns(OmissionNote, match=r"replay\.json .*, so it is ignored; run .*--compute` to compute"):
         assert missing(plain) == ["replay", "frontier"]
     with pytest.warns(OmissionNote):
         assert list(compute(plain)) == ["replay"]

@@ -48,7 +48,7 @@ def test_a_gpu_must_be_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", {"cuda": (5, 9)}.get)
     assert (free_memory("cuda"), free_memory("mps")) == (5, 0)
-    with pytest.raises(UserError, match="training needs the whole model on one device"):
+    with pytest.raises(UserError, match="only evaluation and generation support it"):
         device_of("spread")
     with pytest.raises(
         UserError,

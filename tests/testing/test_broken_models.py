@@ -58,7 +58,7 @@ REPLACED = {
         "head_inputs_of": lambda good, z, t, masked, x, *rest: good(x, t, masked, x, *rest)
     },
     "a bound must not be below the entropy of the text": {"bound": halved},
-    "tokens that are not maskable must add 0": {
+    "only maskable tokens may add to the bound": {
         "bound": lambda good, x, _, *rest: good(x, torch.ones_like(x).bool(), *rest)
     },
     "must be named nelbo": {"bound": lambda good, *at: {"perplexity": good(*at)["nelbo"]}},
@@ -105,8 +105,8 @@ BACKBONES = {
     "only to a network with takes_cache = True": having_built(
         BACKBONE, lambda module: setattr(module, "takes_cache", False)
     ),
-    "outputs, without the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
-    "the head must read one position at a time": having_built(BACKBONE, lambda module: smeared(module.head)),
+    "one per token without the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
+    "the head must compute each position independently": having_built(BACKBONE, lambda module: smeared(module.head)),
     r"every weight must have a gradient, but spare\.weight has none": having_built(
         BACKBONE, lambda module: module.add_module("spare", nn.Linear(2, 2))
     ),
@@ -149,7 +149,7 @@ CORPORA = {
     "a document must not be both in train and in test": lambda good, split: good("train" if split == "test" else split),
     "the same documents in the same order": lambda good, split: [*good(split), str(next(COUNT))],
     "a document must be a str, not bytes": lambda good, split: map(str.encode, good(split)),
-    "an unknown split must raise an error": lambda good, split: good(split) if split != "no such split" else (),
+    "an unknown split must raise a UserError": lambda good, split: good(split) if split != "no such split" else (),
 }
 CORPORA = {said: Changed(Corpus(), documents=documents) for said, documents in CORPORA.items()} | {
     "the same text must have the same fingerprint": Changed(Corpus(), fingerprint=lambda good: {"calls": next(COUNT)}),
@@ -169,7 +169,7 @@ TOKENIZERS = {
     "must restore the text": tokenizer(encode=lambda self, text: BytesModel.encode(self, text.lower())),
     "byte count of bos must be 0": tokenizer(byte_counts=lambda self: BytesModel.byte_counts(self) * 0 + 1),
     "must not return BOS or EOS": tokenizer(encode=lambda self, text: [self.bos, *BytesModel.encode(self, text)]),
-    "which excludes the mask": tokenizer(
+    "ids must be from 0 to vocabulary_size - 1": tokenizer(
         encode=lambda self, text: [258] if text.startswith("[MASK]") else BytesModel.encode(self, text)
     ),
     "eos must be an id from 0 to V - 1": tokenizer(eos=property(lambda self: 258, lambda self, value: None)),
@@ -198,14 +198,14 @@ JUDGES = {
     "a judge model must have a title": judge(title=" "),
     "nats: expected float64": judge(nats=lambda nats, count: (nats.float(), count)),
     "not negative": judge(nats=lambda nats, count: (nats - 7, count)),
-    "the same texts must have the same nats": judge(nats=lambda nats, count: (nats + next(COUNT), count)),
-    "the nats of a text must not depend on the other texts": judge(
+    "the same texts must have the same NLLs": judge(nats=lambda nats, count: (nats + next(COUNT), count)),
+    "the NLL of a text must not depend on the other texts": judge(
         nats=lambda nats, count: (nats * 0 + nats.max(), count)
     ),
-    "a longer text must have more nats": judge(nats=lambda nats, count: (nats.clamp(max=20), count.clamp(max=10))),
+    "a longer text must have a higher NLL": judge(nats=lambda nats, count: (nats.clamp(max=20), count.clamp(max=10))),
     "the features of a text must not depend on the other texts": judge(features=lambda found: found - found.mean(0)),
     "one vector per text": judge(features=lambda found: found[:, 0]),
-    "an empty string must have 0 tokens and 0 nats": judge(nats=lambda nats, count: (nats + 1, count)),
+    "an empty string must have 0 tokens and an NLL of 0": judge(nats=lambda nats, count: (nats + 1, count)),
 }
 
 

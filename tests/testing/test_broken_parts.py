@@ -91,7 +91,7 @@ UNIFORM = UniformMasking().probabilities
     [
         (lambda self, importance, *at: UNIFORM(importance.zero_(), *at), "importance must not be changed"),
         (lambda self, *at: UNIFORM(*at).half(), r"p: expected float32 \[\d+, \d+\], not float16"),
-        (lambda self, importance, *at: water_fill(torch.rand(importance.shape), *at), "random numbers must come"),
+        (lambda self, importance, *at: water_fill(torch.rand(importance.shape), *at), "random numbers must not come"),
     ],
 )
 def test_a_strategy_that_does_more_or_gives_something_else_is_found(probabilities, said):
@@ -152,7 +152,7 @@ DRAWINGS = {
 RATES = {
     "weights must be 1/": rates(lambda good, u, *rest: good(u.sqrt(), *rest)),
     "must be the rate": rates(lambda good, *at: attrs.evolve(known := good(*at), t=known.rate)),
-    "random numbers must come": rates(lambda good, u, *rest: good(1 - torch.rand(u.shape), *rest)),
+    "random numbers must not come": rates(lambda good, u, *rest: good(1 - torch.rand(u.shape), *rest)),
     "state_dict\\(\\) must contain the whole state": building(AdaptiveRates(bins=3), load_state_dict=lambda *_: None),
 }
 everywhere = Changed(WasMaskedTarget(), call=lambda good, step, loss: (loss * 0, step.masked | True))
@@ -167,12 +167,12 @@ OTHERS = [
     (
         testing.check_transform,
         staging(lambda tokens, key: tokens[: torch.randint(len(tokens), ()) + 1]),
-        "the same key must give",
+        "tokens, key and context must give",
     ),
     (
         testing.check_transform,
         staging(lambda tokens, key: None if torch.rand(()) < 0.5 else tokens),
-        "the same key must give",
+        "tokens, key and context must give",
     ),
     (testing.check_transform, staging(lambda tokens, key: None), "let at least one sequence pass"),
     (testing.check_transform, staging(lambda tokens, key: tokens[:0]), r"'random_length' returned int64 \[0\]"),

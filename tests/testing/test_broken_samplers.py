@@ -61,7 +61,7 @@ SAMPLERS = {
     "nfe must be|max_nfe": fields(nfe=lambda made, z: made.nfe + 1),
     "max_nfe|number of forward passes": fields(nfe=lambda made, z: made.nfe.sign() * 4),
     "the sampler must not make more forward passes than max_nfe": fields(max_nfe=lambda made, z: made.max_nfe - 1),
-    "replaying the trace must give the text": Wrapped(observe=but_the_first),
+    "replaying the records of `observe` must give the text": Wrapped(observe=but_the_first),
     "must not change the caller's tokens": Wrapped(lambda made, tokens: (tokens.copy_(made.tokens), made)[1]),
     "must not depend on the rest of the batch": Wrapped(seeds=lambda seeds: seeds + len(seeds)),
     "same decoding steps|same nfe": Covered(lambda forced, seeds: seeds + 1),
@@ -92,12 +92,12 @@ PACES = {
         "needs": frozenset({"log_probs"}),
         "num_to_unmask": lambda good, step: 0 * step.remaining,
     },
-    "unknown fields such as drawn": {"needs": frozenset({"drawn"})},
+    "fields that this kind does not get: drawn": {"needs": frozenset({"drawn"})},
 }
 REMASKS = {
     "must return a rate in": {"rate": lambda good, step: 1.5},
     "bool": {"call": lambda good, step: step.open.float()},
-    "hidden": {"call": lambda good, step: step.open[:, :1]},
+    "positions to mask again": {"call": lambda good, step: step.open[:, :1]},
 }
 STOPS = {
     "bool": {"call": lambda good, step: step.rows},

@@ -129,7 +129,7 @@ def test_what_changed_since_the_checkpoint_is_told_or_refused(tiny, tmp_path):
     assert resume_from(folder, [], told.append)[1].step == 24
     assert told == ["changed since step 24: train.save_every 5 is now 3"]
     folder.resolved.write_text(text.replace("lanes = 4", "lanes = 8"))
-    with pytest.raises(UserError, match=r"at step 24 \(data.lanes 4 is now 8\); restore it"):
+    with pytest.raises(UserError, match=r"at step 24 \(data.lanes 4 is now 8\); restore this file"):
         resume_from(folder, [], told.append)
     with pytest.raises(UserError, match=r"--step 7: .* has no complete checkpoint at this step; choose one .*: 24$"):
         resume_from(folder, [], told.append, step=7)

@@ -145,22 +145,23 @@ def test_estimators_inside_another_read_the_same():
     assert from_table(table, where="here").parts["estimator"].reads_hidden
 
 
-@pytest.mark.parametrize("words", [[], ["estimator.use=hybrid"]])
-def test_scores_of_the_ngram_prior_follow_the_embedding(words):
-    key = "estimator.learned" if words else "estimator"
-    words = [*words, "backbone.ngram_prior=2", f"{key}={{use='transformer',ngram_scores=true}}"]
+@pytest.mark.parametrize("key", ["estimator", "estimator.learned", "estimator.base"])
+def test_scores_of_the_ngram_prior_follow_the_embedding(key):
+    around = {"estimator.learned": ["estimator.use=hybrid"]}
+    around["estimator.base"] = ["estimator.use=term_bias", "estimator.words=['a']"]
+    words = [*around.get(key, []), "backbone.ngram_prior=2", f"{key}={{use='transformer',ngram_scores=true}}"]
     experiment = load("cpu/mdlm", words)
-    context = Context(vocabulary_size=V, length=64, counts=COUNTS)
-    module, tokens = assemble(experiment, context), torch.randint(0, V, (2, 64))
+    context = Context(vocabulary_size=27, length=64, tokenizer=CharactersTokenizer().train(lambda: iter(())))
+    module, tokens = assemble(experiment, context), torch.randint(0, 27, (2, 64))
     assert module.estimator.reads_ngram_scores
     read = []
     module.estimator.register_forward_pre_hook(lambda _, given: read.append(given[1]))
     module.importance(tokens, torch.ones_like(tokens, dtype=torch.bool), None)
-    near = neighbours_of(tokens, 2, V).flatten(0, 1)
+    near = neighbours_of(tokens, 2, 27).flatten(0, 1)
     scores = module.prior.token_scores(tokens.flatten(), near).view(2, 64, 5)
     assert torch.equal(read[0], torch.cat([module.backbone.embedding(tokens), scores], -1))
     weights = sum(p.numel() for p in module.estimator.parameters())
-    assert experiment.parts["estimator"].weights(V, read[0].shape[-1], 64) == weights
+    assert experiment.parts["estimator"].weights(27, read[0].shape[-1], 64) == weights
 
 
 def test_scores_of_the_ngram_prior_are_refused_where_they_cannot_be_read():
