@@ -154,11 +154,12 @@ study-all: study
 study-rest: $(VENV)/installed-dev
 	$(BIN)/atat study screen --jobs 2 --write docs/studies/screen.md
 	$(BIN)/atat study steps_screen --jobs 2 --write docs/studies/steps_screen.md
+	$(BIN)/atat study importance --jobs 2 --write docs/studies/importance.md
+	$(BIN)/atat study progressive --jobs 2 --write docs/studies/progressive.md
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
 	$(BIN)/atat study sets_256 --jobs 2 --write docs/studies/sets_256.md
 	$(BIN)/atat study sets_budgets --jobs 2 --write docs/studies/sets_budgets.md
-	$(BIN)/atat study sets_longer --jobs 2 --write docs/studies/sets_longer.md
 	$(BIN)/atat study sets_orders --jobs 2 --write docs/studies/sets_orders.md
 	$(BIN)/atat study sets_screen --jobs 2 --write docs/studies/sets_screen.md
 	$(BIN)/atat study sets_wikitext2 --jobs 2 --write docs/studies/sets_wikitext2.md

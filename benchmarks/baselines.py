@@ -25,7 +25,7 @@ SETTINGS = {
     "mdlm-seed18": ("mdlm", "seed=18"),
     "mdlm-no-local-heads": ("mdlm", "backbone.local_heads=0"),
     "mdlm-four-local-heads": ("mdlm", "backbone.local_heads=4"),
-    "block_2": ("block_2",),
+    "block_2": ("block", "objective.block_size=2"),
     "block_4": ("block_4",),
     "block_16": ("block_16",),
     "strided-8": ("strided", "objective.stride=8", "sampler.stride=8"),

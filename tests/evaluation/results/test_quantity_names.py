@@ -25,6 +25,7 @@ def test_only_one_module_writes_the_word():
         and any("perplex" in node.value.lower() for node in literals(ast.parse(text)))
     }
     helps = {"cli/compare_command.py", "evaluation/metrics.py"}  # what a parameter or a component is about
+    helps |= {"training/callbacks.py"}  # early stopping
     helps |= {"evaluation/held_out_text.py"}  # a note on training text
     helps |= {f"evaluation/tasks/{name}.py" for name in ("generated_text", "held_out", "zero_shot")}
     assert speakers == {"evaluation/results/quantity_names.py"} | helps
