@@ -203,8 +203,8 @@ class SelfBleuMetric(Metric):
 class CoherenceMetric(Metric):
     """Cosine similarity of the word counts of adjacent sentences, averaged over the pairs, in [0, 1].
 
-    The metric follows Foltz, Kintsch and Landauer (Discourse Processes 25, 1998), but uses word counts instead of a
-    latent space. A text that repeats one sentence has the value 1, so a higher value is not always better.
+    The metric follows Foltz, Kintsch and Landauer (Discourse Processes 25, 1998), but compares word counts, not latent
+    semantic analysis (LSA) vectors. A text that repeats one sentence has the value 1: higher is not always better.
     """
 
     name = "coherence"

@@ -59,8 +59,8 @@ class Source:
             objective = str(table["objective"]["use"])
         except (KeyError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            problem = f"{folder.model / DESCRIPTION} does not describe a model: {reason}; copy the run again"
-            raise Refused(key, problem) from None
+            problem = f"{folder.model / DESCRIPTION} does not describe a model ({reason}); the file may be damaged: "
+            raise Refused(key, f"{problem}restore it, or copy the run again from its original") from None
         digest = sha256_of(folder.model / TOKENIZER)
         return cls(path=path, folder=folder, table=table, objective=objective, step=step, like=like, sha256=digest)
 

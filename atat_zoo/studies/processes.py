@@ -220,7 +220,7 @@ def _problem(code: int, log: Path) -> str:
 
 
 def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
-    """Return the jobs and threads of each training run, and whether it had the machine alone (trainings.jsonl)."""
+    """Return each run's distinct settings: parallel jobs, threads per job, and whether it had the machine to itself."""
     settings: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
         for text in parsing.read(folder / "trainings.jsonl").splitlines():

@@ -78,7 +78,7 @@ class StudyRunner:
             raise again_refused(record)  # training could only end in a second evaluation
 
     def look(self) -> None:
-        """Load the state without training; raise `UserError` if tasks lack files or runs are of other experiments."""
+        """Load the study's state; raise `UserError` if a task lacks files or a run is of a different experiment."""
         study = self.study
         require(study.held_out.tasks, study.run(study.baseline, study.seeds[study.baseline][0]).experiment)
         for run in study.sweep_runs():

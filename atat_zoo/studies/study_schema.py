@@ -61,7 +61,7 @@ class SweepSpec:
 
     def __attrs_post_init__(self) -> None:
         if len(self.points) < 2:
-            raise ValueError("points defines fewer than two points; define two or more, or leave [sweep] out")
+            raise ValueError("`points` has fewer than two points; define at least two, or leave [sweep] out")
 
 
 @component
@@ -104,7 +104,7 @@ class SamplersSpec:
 
     def __attrs_post_init__(self) -> None:
         if len(self.each) < 2:
-            raise ValueError("each lists fewer than two samplers; list two or more, or leave [samplers] out")
+            raise ValueError("`each` has fewer than two samplers; list at least two, or leave [samplers] out")
 
 
 @component

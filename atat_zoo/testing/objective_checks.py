@@ -36,7 +36,7 @@ _ERRORS = 6.0  # largest error of an estimate, in standard errors
 
 
 def check_loss(objective: Any) -> None:
-    """Check that the loss is a finite scalar whose random numbers come only from the sample numbers of the batch."""
+    """Check that the loss is a finite scalar, and that its randomness depends only on the batch's sample numbers."""
     assert isinstance(getattr(objective, "exact", None), bool), (
         "`exact` must be True if the bound is the likelihood, and False otherwise"
     )

@@ -53,7 +53,7 @@ class Profile(Callback):
         self._profiler.start()
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
-        """Begin a step."""
+        """Start timing a training step."""
         if self._measures:
             self.rows.append(dict.fromkeys(PHASES.values(), 0.0))
             self._since = self._now()

@@ -109,11 +109,11 @@ def writing(each, arm="plain"):
         ),
         (
             ("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('low = []', '')}"),
-            ["points defines fewer than two points"],
+            ["`points` has fewer than two points"],
         ),
         (("seeds = [18", "seeds = 18, ["), ["is not valid TOML"]),
         (writing('["ancestral", "left_to_right"]', "none"), ["samplers.arms: no arm is named 'none'"]),
-        (writing('["ancestral"]'), ["samplers: each lists fewer than two samplers"]),
+        (writing('["ancestral"]'), ["samplers: `each` has fewer than two samplers"]),
         (
             writing('["ancestral", "policy"]'),
             ["samplers.each[1]: arm 'plain': sampler: the decoding order 'importance'"],

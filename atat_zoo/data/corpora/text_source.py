@@ -71,7 +71,7 @@ class TextSource:
 
     licence: str = param(help="licence of the text")
     cite: str = param(help="citation of the text")
-    size: str = param(help="approximate download size as text, such as 31 MB")
+    size: str = param(help='approximate download size, as a string such as "31 MB"')
     files: tuple[dict[str, Any], ...] = param((), help="files to download")
     hub: str | None = param(None, help="Hugging Face dataset, from the hub or a local folder")
     configuration: str | None = param(None, help="dataset configuration, if there are several")

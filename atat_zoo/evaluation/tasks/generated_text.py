@@ -61,7 +61,7 @@ class JudgedTask(Task):
             )
 
     def write(self, model: Model, number: int, *, seed: int, **options: Any) -> Generation:
-        """Return texts generated in windows and in float32, so that the texts do not depend on the batch size.
+        """Return texts generated as windows of running text, in float32 so that they do not depend on the batch size.
 
         The options are those of `Model.sample`.
         """

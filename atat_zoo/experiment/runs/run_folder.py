@@ -399,7 +399,7 @@ class RunFolder:
         return sorted(int(file.stem.removeprefix("step-")) for file in files if file.suffix == ".json")
 
     def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
-        """Return the newest of the checkpoints with a correct hash, or the one at `step`; None if there is none."""
+        """Return the newest checkpoint with a correct hash, or None; with `step`, check only that step's checkpoint."""
         which = "step-*" if step is None else self.checkpoint_model(step).name
         for note in sorted(self.checkpoints.glob(f"{which}.json"), reverse=True):
             path = note.with_suffix(".pt")

@@ -312,7 +312,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 
     steps: int = param(64, help="number of decoding steps (maximum NFE)", ge=1)
     order: orders.Order = component_param("order", "random", help="decoding order")
-    window: int = param(5, help="number of decoding steps over which the running confidence is averaged", ge=1)
+    window: int = param(5, help="number of most recent decoding steps over which confidence is averaged", ge=1)
     threshold: float = param(
         0.9, help="running confidence above which one step fills all masks; 1 never stops early", ge=0, le=1
     )

@@ -78,7 +78,7 @@ class ConfidenceTemperedTokenSampling(TokenSampling):
 
     confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
     uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
-    window: int = param(5, help="number of decoding steps over which the running confidence is averaged", ge=1)
+    window: int = param(5, help="number of most recent decoding steps over which confidence is averaged", ge=1)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:

@@ -286,14 +286,14 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
 
 @component
 class EverythingTokensPerStep(SteppedTokensPerStep):
-    """All masked positions in every step, for remasking that masks most of them again.
+    """All masked positions in every step, for use with a remasking component that remasks most of them.
 
     With the remasking `planner` this is path planning (Peng et al., arXiv:2502.03540). With the remasking `none`, one
     step samples every token from its own marginal.
     """
 
     name = "everything"
-    summary = "all masked positions in every step, for remasking that masks most of them again"
+    summary = "all masked positions in every step; for use with a remasking component that remasks most of them"
     refs = ("arXiv:2502.03540",)
     deterministic = True
 

@@ -144,9 +144,8 @@ class DiTBackbone(LoRABackbone):
                 "backbone.local_heads", f"{self.local_heads} is more than the {heads} heads of a layer; lower it"
             )
         if width % (2 * heads):
-            yield Problem(
-                "backbone.width", f"{width} cannot be split into {heads} heads of even width; change either of them"
-            )
+            problem = f"{width} must be a multiple of 2 × heads = {2 * heads}, because the head dimension must be even"
+            yield Problem("backbone.width", f"{problem}; change backbone.width or backbone.heads")
         if self.ngram_prior and experiment.data.on_corrupt == "skip":
             yield Problem(
                 "data.on_corrupt",

@@ -222,10 +222,10 @@ class PlannerAwareCurriculum(StatelessCurriculum):
     refs = ("arXiv:2509.23405",)
 
     first: Literal["easy", "hard"] = param("easy", help="whether the sampler fills easy or hard tokens first")
-    share: float = param(0.5, help="a, fraction of the weight that follows the planner", ge=0, lt=1)
-    temperature: float = param(
-        0.3, help="T, temperature; a small value concentrates this fraction on the next token", ge=1e-3, le=1e9
+    share: float = param(
+        0.5, help="a, fraction of the loss weight that follows the sampler's order; the rest is uniform", ge=0, lt=1
     )
+    temperature: float = param(0.3, help="T; a small value concentrates `share` on the next token", ge=1e-3, le=1e9)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if the estimator reads the clean sequence."""

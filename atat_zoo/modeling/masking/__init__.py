@@ -284,9 +284,7 @@ class RevealMasking(VisibleTextMasking):
     excess: float = param(
         2.0, help="c, number of tokens masked at first per token that stays masked; 1 masks uniformly", ge=1, le=1e6
     )
-    first: Literal["easy", "hard"] = param(
-        "easy", help="whether the tokens of lowest or highest importance are revealed"
-    )
+    first: Literal["easy", "hard"] = param("easy", help="whether to reveal the tokens of lowest or highest importance")
 
     @property
     @override
@@ -305,9 +303,10 @@ class RevealMasking(VisibleTextMasking):
         return self.of_order(scores, uniform_order(maskable, fold(keys, 0)), count, maskable)
 
     def of_order(self, scores: Scores, order: Tensor, count: Tensor, maskable: Tensor) -> Tensor:
-        """Return a mask of `count` tokens, int64 [B]; the candidates have the lowest ranks `order`, int64 [B, L].
+        """Return a mask, bool [B, L], of `count` tokens, int64 [B], after revealing the candidates that `first` names.
 
-        This calls `scores` once, or not at all if the excess is 1.
+        The candidates are the ⌈excess · count⌉ maskable tokens that are first in `order`, the rank of each token, int64
+        [B, L]. If the excess is 1, nothing is revealed and `scores` is not called; otherwise, it is called once.
         """
         from atat_zoo.diffusion.calibration import first_masked, lowest
 

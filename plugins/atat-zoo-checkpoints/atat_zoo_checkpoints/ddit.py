@@ -61,9 +61,8 @@ class DDiTBackbone(LoRABackbone):
 
     def __attrs_post_init__(self) -> None:
         if self.width % (2 * self.heads):
-            raise ValueError(
-                f"width = {self.width} cannot be split into {self.heads} heads of even width; change width or heads"
-            )
+            problem = f"width = {self.width} must be a multiple of 2 × heads = {2 * self.heads}"
+            raise ValueError(f"{problem}, because the head dimension must be an even number; change width or heads")
         if self.time_conditioning and not self.condition:
             raise ValueError("time_conditioning requires condition > 0; set condition, or time_conditioning = false")
 

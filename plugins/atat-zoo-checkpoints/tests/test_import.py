@@ -206,7 +206,7 @@ def set_(**changes):
         ("mdlm", lambda w, c: w["backbone.rotary_emb.inv_freq"].mul_(2), "inv_freq differs from its computed value"),
         ("mdlm", set_(n_blocks=3), r"blocks\.2\.norm1\.weight is missing; .* and 7 more; download"),
         ("mdlm", lambda w, c: c.pop("n_blocks"), "settings in an unknown format .*n_blocks"),
-        ("mdlm", set_(n_heads=3), "width = 32 cannot be split into 3 heads"),
+        ("mdlm", set_(n_heads=3), "width = 32 must be a multiple of 2 × heads = 6"),
         ("mdlm", set_(vocab_size=100), "has 100 rows, but the tokenizer has 257 tokens .the first"),
         ("mdlm", set_(model_type="duo"), "uses uniform noise without a mask token"),
         ("mdlm", set_(model_type="gpt9"), r"no backbone recognises .*model_type 'gpt9'"),

@@ -76,10 +76,10 @@ class Read:
         self.known: dict[int, Tensor] = {}
 
     def of(self, number: int) -> Callable[[Tensor], tuple[Tensor, Callable[[int], Tensor]]]:
-        """Return a function from the input [B, L, D] of layer `number` to the tokens that it reads and their offsets.
+        """Return a function that maps the input of layer `number`, [B, L, D], to the hidden states that it reads.
 
-        The tokens are [B, C + L, D]. The offsets are a function from an offset to a matrix, [1 or B, L, C + L], with 1
-        where a visible token is at this offset from a position.
+        It returns the states, [B, C + L, D], cached ones first, and a function: `at(offset)` is a matrix, [1 or B, L,
+        C + L], with 1 where the column's token is visible and `offset` positions after the row's position.
         """
 
         def read(h: Tensor) -> tuple[Tensor, Callable[[int], Tensor]]:

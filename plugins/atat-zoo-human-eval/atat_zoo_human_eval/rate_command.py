@@ -112,8 +112,8 @@ def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_ma
     for line in (
         f"{raters}; texts: {texts}. Brackets are 95 % CIs over texts, with ratings averaged over raters: Student's t",
         "for means, Welch's for differences. They ignore the variation between raters and multiple comparisons.",
-        "α: Krippendorff's ordinal α (1: perfect agreement, 0: chance). Conclusions need 0.8, tentative ones 0.667.",
-        f"The results are in {click.format_filename(out)}.",
+        "α: Krippendorff's ordinal α (1: perfect agreement, 0: chance). Krippendorff requires α ≥ 0.8 for firm",
+        f"conclusions and α ≥ 0.667 for tentative ones. The results are in {click.format_filename(out)}.",
     ):
         click.echo(line + ("  " if as_markdown else ""))
 

@@ -320,7 +320,7 @@ def greedy(sampler: Sampler) -> Sampler:
     """Return the sampler with greedy token sampling.
 
     Raises:
-        UserError: if the sampler has no token sampling that can be greedy.
+        UserError: if the sampler does not support greedy token sampling.
     """
     given: Any = sampler  # different samplers have different fields
     made: Sampler
@@ -334,7 +334,7 @@ def greedy(sampler: Sampler) -> Sampler:
     elif hasattr(sampler, "token_sampling"):
         made = attrs.evolve(given, token_sampling=draw)
     else:
-        raise UserError(f"sampler {sampler.name!r} has no token sampling that can be greedy; choose another sampler")
+        raise UserError(f"sampler {sampler.name!r} does not support greedy token sampling; choose another sampler")
     return made
 
 

@@ -92,5 +92,5 @@ class Own:
 
 def test_a_sampler_of_its_own_kind_is_greedy_if_it_says_how_it_draws():
     assert greedy(Own()).token_sampling.temperature == 0.0
-    with pytest.raises(UserError, match="sampler 'still' has no token sampling that can be greedy"):
+    with pytest.raises(UserError, match="sampler 'still' does not support greedy token sampling"):
         greedy(SimpleNamespace(name="still"))

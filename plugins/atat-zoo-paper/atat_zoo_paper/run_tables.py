@@ -241,8 +241,8 @@ def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
     for run, score in scores[1:]:
         first, own = scores[0]
         if (score.quantity, score.of) != (own.quantity, own.of):
-            names = f"{run.row.run} is over different items, such as other tokens, than that of {first.row.run}"
-            raise CannotShow("columns", f"{column!r} of {names}; split the table")
+            problem = f"{column!r} of {run.row.run} is not comparable with that of {first.row.run}"
+            raise CannotShow("columns", f"{problem}: the quantities or items (such as tokens) differ; split the table")
 
 
 def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:

@@ -93,7 +93,7 @@ def test_scores_are_shown_beside_what_is_published(place):
     place.made(TASK | rows_of(*runs))
     assert "| a | **2.00 [1.80, 2.20]** |" in place.texts("task")[1]
     of_others = place.run("d", [scored(spec, 2.0, "others")])
-    place.refused("is over different items", TASK | rows_of(runs[0], of_others))
+    place.refused("the quantities or items (such as tokens) differ", TASK | rows_of(runs[0], of_others))
 
 
 def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):

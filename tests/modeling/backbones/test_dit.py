@@ -197,8 +197,8 @@ def test_what_the_network_cannot_be_is_refused():
             {"length": 49},
             r"data\.length: 49 is longer than backbone\.max_length = 48; lower data",
         ),
-        ({"width": 48, "heads": 5}, {}, r"backbone\.width: 48 cannot be split into 5 heads of even width"),
-        ({"width": 48, "heads": 16}, {}, r"backbone\.width: 48 cannot be split into 16 heads of even width"),
+        ({"width": 48, "heads": 5}, {}, r"backbone\.width: 48 must be a multiple of 2 × heads = 10"),
+        ({"width": 48, "heads": 16}, {}, r"backbone\.width: 48 must be a multiple of 2 × heads = 32"),
         ({"preset": "nano", "local_heads": 5}, {}, r"backbone.local_heads: 5 is more than the 4 heads of a layer"),
     ):
         with pytest.raises(UserError, match=said):
