@@ -244,6 +244,9 @@ def _summary(result: dict[str, Any]) -> list[str]:
         f"  Spearman ρ with the loss of held-out tokens: {cell(result['importance_spearman'], '.3f')}"
         f" (95 % CI: {_interval(result)}; token frequency: {cell(result['frequency_spearman'], '.3f')}; "
         f"entropy of the prediction: {cell(result['entropy_spearman'], '.3f')})",
+        "  with the rank of the loss in its sequence under one mask: "
+        f"{cell(result['importance_spearman_in_mask'], '.3f')} (entropy of the prediction: "
+        f"{cell(result['entropy_spearman_in_mask'], '.3f')})",
         f"  calibration error against the rank of the loss in its sequence: {result['calibration_error']:.3f}",
     ]
     if result["largest_spearman"] is not None:

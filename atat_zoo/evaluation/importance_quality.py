@@ -67,6 +67,8 @@ class ImportanceQuality:
     importance_interval: tuple[float, float] | None  # its 95 % confidence interval; None for a single sequence
     frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens
     entropy_spearman: float  # ρ between the entropy of the prediction and loss, over all tokens
+    importance_spearman_in_mask: float  # ρ between importance and the rank of the loss in its sequence under one mask
+    entropy_spearman_in_mask: float  # ρ between the entropy of the prediction and this rank
     #: for an estimator that reads the clean sequence: the largest ρ that a function of it can reach; otherwise None
     largest_spearman: float | None
     bands: tuple[Band, ...]  # frequency bands from rare to frequent, each with about the same amount of text
@@ -137,6 +139,8 @@ def quality(
         mean=float(importance.mean()),
         deviation=float(importance.std(correction=0)),
         **correlations(torch.ones_like(loss, dtype=torch.bool)),
+        importance_spearman_in_mask=spearman(importance, of.rank),
+        entropy_spearman_in_mask=spearman(of.entropy, of.rank),
         largest_spearman=None if again is None else largest_spearman(_losses(measured), _losses(again)),
         bands=tuple(map(band, band_of[tokens].unique().tolist())),
         bins=tuple(of_bins),

@@ -58,6 +58,15 @@ def test_the_correlations_are_those_of_the_tokens_that_were_masked():
     surprisal = -torch.log(counts + 1.0)[tokens].numpy()
     assert made.frequency_spearman == pytest.approx(stats.spearmanr(surprisal, loss).statistic)
     assert made.entropy_spearman == pytest.approx(stats.spearmanr(entropy, loss).statistic)
+    of_mask = [each[name][there].double() for name in ("importance", "entropy")]
+    ranks = torch.cat(
+        [
+            rank_within(loss[None].nan_to_num(), inside[None])[0][0][inside]
+            for loss, inside in zip(each["loss"].flatten(0, 1), there.flatten(0, 1), strict=True)
+        ]
+    )
+    rhos = [made.importance_spearman_in_mask, made.entropy_spearman_in_mask]
+    assert rhos == pytest.approx([stats.spearmanr(values, ranks).statistic for values in of_mask])
     assert made.importance_interval[0] < made.importance_spearman < made.importance_interval[1]
     assert sum(b.tokens for b in made.bands) == sum(b.tokens for b in made.bins) == made.tokens
     assert sum(b.types for b in made.bands) == V
