@@ -206,7 +206,7 @@ def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_pat
     with pytest.raises(UserError, match=r"model contains only LoRA matrices .*, whose weights have changed; restore"):
         Model.from_run(interrupted)
     with pytest.raises(
-        UserError, match=r"init_from: .* the initial weights of .*, which is trained with LoRA; train it again with"
+        UserError, match=r"init_from: .* the initial weights of .*, which is trained with LoRA; train this run"
     ):
         resume(interrupted)
     shutil.rmtree(tmp_path / "base")

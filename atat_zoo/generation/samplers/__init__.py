@@ -152,7 +152,7 @@ def changes(record: Mapping[str, Any], mask_id: int) -> Iterator[tuple[int, int,
 
 
 def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer | None:
-    """Return an observer that adds offsets to each record and passes it to `observe`, or None if `observe` is None."""
+    """Return an observer that adds offsets to each record and passes it to `observe`, or None without `observe`."""
     if observe is None:
         return None
 

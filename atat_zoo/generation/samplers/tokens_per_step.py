@@ -514,7 +514,7 @@ def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
 
 
 def quota(step: Step, steps: int | None) -> Tensor:
-    """Return ⌈remaining / steps left⌉, or 1 if `steps` is None (0 for a finished row), int64 [A] on the CPU."""
+    """Return ⌈remaining / steps left⌉, or 1 without `steps` (0 for a finished row), int64 [A] on the CPU."""
     if steps is None:
         return step.remaining.clamp(max=1)
     return -(-step.remaining // max(steps - step.number, 1))

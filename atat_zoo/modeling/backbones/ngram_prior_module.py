@@ -97,8 +97,8 @@ class NGramPriorModule(nn.Module):
     def token_scores(self, x: Tensor, neighbours: Tensor) -> Tensor:
         """Return −log p(x) of tokens x [N] and their scores s(x | h) for each neighbour, in nats, [N, 1 + 2R].
 
-        All values are 0 for an id that is no token, such as the mask id. During training, the occurrence of x itself is
-        subtracted from the counts of pairs.
+        All values are 0 for an id outside the vocabulary, such as the mask id. During training, the occurrence of x
+        itself is subtracted from the counts of pairs.
         """
         known, scores = x < self.vocabulary_size, self.scores()
         x = x.where(known, 0)

@@ -20,7 +20,7 @@ _ENDS = (("<|endoftext|>", "<|endoftext|>"), ("[CLS]", "[SEP]"), ("<bos>", "<eos
 
 
 class Text(NamedTuple):
-    """Experiment table for a tokenizer, and its special ids, which are None unless it is a `pretrained` tokenizer."""
+    """Experiment table for a tokenizer, and its special ids: None unless it is a `pretrained` tokenizer."""
 
     table: dict[str, Any]
     size: int | None  # V
