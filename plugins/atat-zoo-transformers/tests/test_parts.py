@@ -56,7 +56,7 @@ def test_a_causal_model_sees_all_places_and_may_predict_each_from_the_one_before
         torch.testing.assert_close(causal, own(tokens).logits[..., 5:], atol=1e-5, rtol=0)
     positions = torch.arange(16)
     for options in ({"attention": "causal"}, {"positions": positions, "cache": Cache()}):
-        with pytest.raises(UserError, match=r"backbone\.shift: .* passes .* an attention mask or a cache; set shift = false"):
+        with pytest.raises(UserError, match=r"backbone\.shift: .* passes .* an attention mask or a cache; set shift"):
             shifted(tokens, **options)
 
 
