@@ -49,7 +49,7 @@ METHOD = """\
 
 ## Method
 
-`python -m benchmarks components --markdown docs/studies/efficiency.md` writes this page. Every row is a ratio to MDLM;
+`python -m benchmarks components --markdown docs/results/efficiency.md` writes this page. Every row is a ratio to MDLM;
 the first rows add one component of the ATAT report's system, `owt-small/documented`; 12 layers of width 768, 50,257
 tokens. Time is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of
 {pairs} pairs (a quarter as many for sampling), {machine}, {threads}, torch {torch}. Torch counts the FLOPs of matrix

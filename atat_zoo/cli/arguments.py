@@ -264,7 +264,7 @@ def lines_of(path: str) -> list[str]:
 
 
 def named(kind: str, text: str) -> Any:
-    """Return the component for a name or an inline TOML table; raise a `UserError` if there is none."""
+    """Return the component for a name or an inline TOML table; raise a `UserError` if it is unknown."""
     return Zoo.load().spec(kind, _value(kind, text))
 
 

@@ -68,8 +68,8 @@ class StatefulComponent(Protocol):
 class Denoiser(Protocol):
     """The denoiser p_θ(x_i | z) of a model, for bounds and samplers.
 
-    A subclass defines `__call__` and `mask_id`; everything else has a default. Attributes declare the optional methods
-    that it supports; by default, `predict_with_order`, `score_visible` and `begin` raise a `NotImplementedError`.
+    A subclass defines `__call__` and `mask_id`; everything else has a default. The methods `predict_with_order`,
+    `score_visible` and `begin` are optional: attributes declare which of them a denoiser supports.
     """
 
     mask_id: int  #: m; the predictable tokens are the ids below it

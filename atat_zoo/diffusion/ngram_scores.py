@@ -5,7 +5,7 @@ Shapes: N predictions, V tokens, reach R, M unique pairs, F dense rows, E entrie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -84,8 +84,8 @@ class NGramScores(NamedTuple):
         first, positions = self.first[row], torch.arange(self.token.shape[1], device=row.device)
         return self.token[first].long(), torch.where(positions < self.length[row, None], self.score[first], 0)
 
-    def of_tokens(self, x: Tensor, row: Tensor, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return s(x | h) of tokens x [N] in the rows `row` [N, 2R], [N, 2R]; `seen` has their sparse rows."""
+    def of_tokens(self, x: Tensor, row: Tensor, seen: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return s(x | h), [N, 2R], of tokens x [N] in the rows `row` [N, 2R]; `seen` yields `seen` of each offset."""
         own = [torch.where(token == x[:, None], score, 0).sum(1) for token, score in seen]
         return self.scale[row] * self.full[self.which[row], x[:, None]] + torch.stack(own, 1)
 

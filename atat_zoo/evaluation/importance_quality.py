@@ -207,7 +207,8 @@ def importance_of_run(
     assert text.counts is not None  # the text is the experiment's own
     again = None
     if experiment.parts["estimator"].reads == "x":  # one number for a token, whatever mask hides it
-        again = weigh(model, run, spec, seed=seed + 1, progress=progress)[1]
+        x = (model.module, text.tokens, text.maskable, spec)
+        again = measure(*x, seed=seed + 1, counted=text.counted, progress=progress)
     result = ImportanceResult(
         split=spec.split,
         step=model.step,

@@ -35,7 +35,7 @@ def _roots() -> list[Path]:
 
 
 def shipped(name: str) -> Path | None:
-    """Return the shipped file with this name, given with or without its suffix, or None if there is none."""
+    """Return the shipped file with this name, given with or without its suffix, or None if no file has it."""
     files = (root / f"{name.removesuffix('.toml')}.toml" for root in _roots())
     return next((file for file in files if file.is_file()), None)
 

@@ -95,7 +95,7 @@ def temperatures() -> st.SearchStrategy[float]:
 
 
 def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
-    """Return a batch whose tokens are masked with probability `rate`, and losses [B, L], which are 0 unless masked."""
+    """Return a batch whose tokens are masked with probability `rate`, and a loss for each masked token, [B, L]."""
     shape = drawn.maskable.shape
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p

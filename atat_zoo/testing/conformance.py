@@ -70,7 +70,7 @@ class Case:
             self.check(self.makes(Path(folder)), **settings)
 
     def failure(self) -> str:
-        """Run the check; return its error in one sentence with the smallest failing example, or "" if there is none."""
+        """Run the check; return its error in one sentence with the smallest failing example, or "" if it passes."""
         try:
             with of_plugin():
                 self.run()

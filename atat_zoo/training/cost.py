@@ -377,7 +377,7 @@ def _width_read(experiment: Experiment) -> int:
     """Return how many numbers the importance estimator reads per position."""
     backbone, estimator = _backbone(experiment), _learned(experiment)
     width = backbone.shape[1]
-    return width if estimator is None else estimator.values_read(width, backbone.ngram_prior)
+    return width if estimator is None else estimator.width_read(width, backbone.ngram_prior)
 
 
 def _learned(experiment: Experiment) -> Estimator | None:

@@ -72,7 +72,7 @@ class NGramPriorModule(nn.Module):
         tokens, int64 [N], whose own occurrence is subtracted (when training), or None (for held-out text).
         """
         scores = self.scores()
-        row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
+        row = self._rows(neighbours)
         which, scale = scores.which[row], scores.scale[row]
         # One pass over the rows of each offset: the sum of 2R copies [N, V] would take a fifth of a training step.
         bag = F.embedding_bag(which, scores.full, mode="sum", per_sample_weights=self.gain * scale)
@@ -86,7 +86,7 @@ class NGramPriorModule(nn.Module):
 
     def without(self, x: Tensor, logits: Tensor, neighbours: Tensor) -> Tensor:
         """Return the logits that `forward` returns with `x`, computed from those that it returned without `x`."""
-        row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
+        row = self._rows(neighbours)
         return self._without(x, logits.clone(), row, [self.scores().seen(of_place) for of_place in row.unbind(1)])
 
     def _without(self, x: Tensor, logits: Tensor, row: Tensor, seen: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -102,8 +102,8 @@ class NGramPriorModule(nn.Module):
         """
         known, scores = x < self.vocabulary_size, self.scores()
         x = x.where(known, 0)
-        row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
-        of_pairs = scores.of_tokens(x, row, [scores.seen(of_place) for of_place in row.unbind(1)])
+        row = self._rows(neighbours)
+        of_pairs = scores.of_tokens(x, row, map(scores.seen, row.unbind(1)))  # one offset at a time
         if self.training:
             of_pairs = of_pairs + scores.left_out(of_pairs, row, x[:, None])
         return torch.cat([scores.unit[x].log()[:, None], of_pairs], 1) * known[:, None]
@@ -114,8 +114,12 @@ class NGramPriorModule(nn.Module):
         This is H(p(y)) − H(p(y | h)), with the entropies of the unigram distribution and of the estimate above; it is
         negative if the tokens at that distance from h are spread more evenly than all tokens.
         """
+        return self.scores().information[self._rows(neighbours)]
+
+    def _rows(self, neighbours: Tensor) -> Tensor:
+        """Return the rows of `NGramScores` for the neighbours, int64 [..., 2R]."""
         offsets = torch.arange(2 * self.reach, device=neighbours.device)
-        return self.scores().information[neighbours + (self.vocabulary_size + 1) * offsets]
+        return neighbours + (self.vocabulary_size + 1) * offsets
 
     def scores(self) -> NGramScores:
         """Return the scores of all offsets, computed from the counts on first use."""

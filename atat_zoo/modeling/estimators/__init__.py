@@ -80,7 +80,7 @@ class Estimator(Protocol):
         """Whether the estimator has parameters to train; false by default."""
         return False
 
-    def values_read(self, width: int, reach: int) -> int:
+    def width_read(self, width: int, reach: int) -> int:
         """Return the number of values that the module reads per token; `width` is the backbone's D, `reach` R."""
         return width + 2 * reach * (self.reads_hidden or self.reads_ngram_scores) + self.reads_ngram_scores
 
@@ -89,7 +89,7 @@ class Estimator(Protocol):
         return True
 
     def weights(self, vocabulary_size: int, width: int, length: int) -> int:
-        """Return the number of parameters, 0 by default; `width` is the number of `values_read`."""
+        """Return the number of parameters, 0 by default; `width` is the result of `width_read`."""
         return 0
 
     def flops(self, rows: int, length: int, width: int) -> float:
@@ -336,7 +336,7 @@ class _ComposedEstimator(Estimator):
                     f"{inner.name!r} reads {inner.reads} but the {self.inside[0]} estimator reads "
                     f"{self.reads}; choose estimators that read the same sequence, or use only one of them",
                 )
-            elif inner.learns and inner.values_read(1, 1) != self.values_read(1, 1):
+            elif inner.learns and inner.width_read(1, 1) != self.width_read(1, 1):
                 yield Problem(
                     f"estimator.{key}",
                     f"{inner.name!r} and {self.trained.name!r} read different inputs (embeddings, hidden states or "

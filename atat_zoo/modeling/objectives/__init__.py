@@ -200,7 +200,7 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
         width, prior = parts["backbone"].embedding.embedding_dim, parts["backbone"].prior
         read = width
         if "estimator" in objective.uses:
-            read = experiment.parts["estimator"].values_read(width, prior.reach if prior else 0)
+            read = experiment.parts["estimator"].width_read(width, prior.reach if prior else 0)
         context = attrs.evolve(context, width=width, width_read=read)
         for kind in sorted(objective.uses - {"backbone"}):
             parts[kind] = experiment.parts[kind].build(context)

@@ -103,6 +103,7 @@ def test_a_step_asks_nothing_of_the_device():
     beside, x = (torch.zeros(5, *shape, dtype=torch.int64, device="meta") for shape in ((2 * REACH,), ()))
     module(torch.zeros(5, v, device="meta"), beside, x).sum().backward()
     module.information(beside)
+    module.token_scores(x, beside)
 
 
 def test_without_counts_nothing_is_added():
