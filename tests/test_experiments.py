@@ -56,7 +56,7 @@ def test_a_pair_is_its_variant_over_its_size_and_a_file_of_its_name_comes_first(
     short, plain = (load(name, ["name=same"]) for name in ("lm1b/mdlm_short.toml", "lm1b/mdlm"))
     assert (short.train.batch_size, plain.train.batch_size, plain.data.packing) == (64, 512, "document")
     assert (short.parts["sampler"].name, load("lm1b/d3pm").parts["objective"].name) == ("ancestral", "d3pm")
-    table = plain.to_table() | {key: short.to_table()[key] for key in ("train", "optimizer")}
+    table = plain.to_table() | {key: short.to_table()[key] for key in ("train", "optimizer", "schedule")}
     assert from_table(table) == short
     assert load("mdlm", ["name=same"]) == load("cpu/mdlm", ["name=same"])
     monkeypatch.chdir(tmp_path)

@@ -48,11 +48,30 @@ class EntropyUncertainty(_Metric):
 class VarianceUncertainty(_Metric):
     """(V/(V−1))(1 − Σp²): the Gini impurity, or total variance of the one-hot encoded token, scaled to [0, 1].
 
-    The variance of the probabilities, used in the ATAT report, would be largest for a certain prediction.
+    The variance of the probabilities themselves would be largest for a certain prediction.
     """
 
     name = "variance"
     summary = "total variance of the one-hot encoded token, scaled: (V/(V−1))(1 − Σp²)"
+
+
+@component
+class LogitVarianceUncertainty(Uncertainty):
+    """1/(1 + Σ(ℓ − ℓ̄)²), with the logits ℓ of the V tokens and their mean ℓ̄: the order of the variance, reversed.
+
+    The ATAT report takes a high variance of the logits for uncertainty, but a uniform prediction has the variance 0.
+    """
+
+    name = "logit_variance"
+    summary = "decreasing function of the variance of the logits, 1/(1 + V · variance)"
+    refs = ("ATAT",)
+
+    @override
+    def __call__(self, logits: Tensor) -> Tensor:
+        finite, wide = logits.isneginf().logical_not_(), logits.double()
+        count = finite.sum(-1)
+        mean = wide.where(finite, 0.0).sum(-1) / count.clamp(min=1)
+        return bounded(1 / (1 + (wide - mean[..., None]).where(finite, 0.0).square().sum(-1)), count)
 
 
 @component
@@ -139,6 +158,4 @@ def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def bounded(value: Tensor, count: Tensor) -> Tensor:
     """Return the value as float32, clamped to [0, 1]; 0 where fewer than two tokens remain."""
-    import torch
-
-    return torch.where(count > 1, value.clamp(0, 1), 0.0).float()
+    return value.clamp(0, 1).where(count > 1, 0.0).float()

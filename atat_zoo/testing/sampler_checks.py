@@ -205,7 +205,7 @@ def check_order(order: Order, examples: int = 20) -> None:
     is_tensor(score, "scores, one per position", score.dtype, step.open.shape)
     assert not bool(score[step.open].isnan().any()), "an order must not return NaN as a score"
     assert torch.equal(order(step), score), "an order must return the same scores for the same step"
-    available = {"log_probs", "importance", "order_weights", "drawn", "history"}
+    available = {"log_probs", "importance", "no_draft", "order_weights", "drawn", "history"}
     _holds_in_a_sampler(order.needs, available, examples, order=order)
 
 

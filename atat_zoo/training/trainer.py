@@ -30,6 +30,7 @@ from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.experiment.runs.run_folder import Checkpoint
 from atat_zoo.generation.model import Model
+from atat_zoo.modeling.masking import StepwiseMasking
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.atomic_files import check_name
@@ -195,6 +196,8 @@ def _run(
         device=str(exact_device(device)),
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
+    masking: Any = experiment.parts["masking"]
+    stepwise = isinstance(masking, StepwiseMasking)  # uses a sequence in several training steps
     with _quiet():
         stream = TokenStream(
             data,
@@ -207,7 +210,8 @@ def _run(
             skip=experiment.data.on_corrupt == "skip",
             transforms=experiment.data.transforms,
             context=context,
-            **experiment.parts["objective"].repetition(experiment),
+            repeats=masking.steps_per_sequence if stepwise else 1,
+            spacing=masking.spacing if stepwise else 1,
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         compiled, sharded = compiles(spec.compile, device), spec.sharding == "full" and ranks > 1

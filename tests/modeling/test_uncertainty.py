@@ -11,6 +11,7 @@ from atat_zoo.modeling.uncertainty import (
     CombinedUncertainty,
     ConfidenceUncertainty,
     EntropyUncertainty,
+    LogitVarianceUncertainty,
     MarginUncertainty,
     VarianceUncertainty,
     probabilities,
@@ -27,13 +28,15 @@ P = torch.tensor([0.5, 0.25, 0.125, 0.125])
         (VarianceUncertainty(), 4 / 3 * (1 - (1 / 4 + 1 / 16 + 2 / 64))),
         (ConfidenceUncertainty(), 4 / 3 * 0.5),
         (MarginUncertainty(), 0.75),
+        # Logits of log2 −1, −2, −3, −3 around their mean −9/4.
+        (LogitVarianceUncertainty(), 1 / (1 + math.log(2) ** 2 * (25 + 1 + 9 + 9) / 16)),
         (CombinedUncertainty(entropy=1.0, variance=0.0, confidence=0.0, margin=3.0), (1.75 / 2 + 3 * 0.75) / 4),
     ],
     ids=str,
 )
 def test_values_by_hand(metric, value):
     assert metric(P.log()).item() == pytest.approx(value, abs=1e-6)
-    rows = torch.stack([P.log(), torch.zeros(4), torch.tensor([0.0, -99, -99, -99])])
+    rows = torch.stack([P.log(), torch.zeros(4), torch.tensor([0.0, -2e3, -2e3, -2e3])])
     assert metric(rows).tolist() == pytest.approx([value, 1, 0], abs=1e-6)
 
 
@@ -48,7 +51,7 @@ def test_combined_is_the_weighted_mean(weights, seed):
 def test_one_token_left_is_certain_and_excluded_tokens_do_not_count():
     one = torch.tensor([[-math.inf, 3.0, -math.inf]])
     logits = torch.cat([P.log(), torch.full((5,), -math.inf)])
-    for metric in [*METRICS, CombinedUncertainty()]:
+    for metric in [*METRICS, LogitVarianceUncertainty(), CombinedUncertainty()]:
         assert metric(torch.zeros(2, 1)).tolist() == [0.0, 0.0]
         assert metric(one).tolist() == [0.0]
         assert metric(torch.full((2, 4), -math.inf)).tolist() == [0.0, 0.0]

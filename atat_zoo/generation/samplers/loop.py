@@ -103,7 +103,7 @@ class _Run:
         self.remembers = not self.needs.isdisjoint({"confidence", "rescored"})
         self.weighs = "importance" in self.needs and denoiser.estimates_importance
         # An estimator of complete texts needs a draft of all masks, including those that this run does not fill.
-        self.drafts = self.weighs and denoiser.importance_reads == "x"
+        self.drafts = self.weighs and denoiser.importance_reads == "x" and "no_draft" not in self.needs
         # The probability that each token had when it was drawn; 1 elsewhere.
         self.confidence = torch.ones(tokens.shape, device=tokens.device)
         # The mean of max p_θ over open positions, for each evaluation.
@@ -220,7 +220,7 @@ class _Run:
         return self.parts.tokens_per_step.times(step) if self.denoiser.reads_time else None
 
     def weigh(self, step: Step) -> None:
-        """Set the step's importance with an estimator that reads z, which needs no forward pass of the network."""
+        """Set the step's importance with an estimator that is given z, which needs no forward pass of the network."""
         if self.weighs and not self.drafts:
             step.importance = step.denoiser.importance(step.tokens, step.tokens == self.mask_id)
 

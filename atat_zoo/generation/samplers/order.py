@@ -32,8 +32,9 @@ Offset: TypeAlias = Literal["none", "random"]
 class Order(SamplerComponent, Protocol):
     """A component of the kind `order`.
 
-    An order may need "log_probs", "importance", "order_weights", "history" or "drawn", the tokens sampled at all open
-    positions. If none of a sampler's components needs predictions, the network predicts only the chosen positions.
+    An order may need "log_probs", "importance" (with "no_draft": of z, whatever the estimator reads), "order_weights",
+    "history" or "drawn", the tokens sampled at all open positions. If none of a sampler's components needs predictions,
+    the network predicts only the chosen positions.
     """
 
     def __call__(self, step: Step) -> Tensor:
@@ -90,11 +91,25 @@ class UncertaintyOrder(Order):
         "most_certain", help="whether positions of low or of high uncertainty (times importance) come first"
     )
     importance: bool = param(False, help="multiply the uncertainty by the token's importance")
+    draft: bool = param(
+        True, help="whether an estimator that reads x scores a draft; the ATAT report has it score z with its masks"
+    )
 
     @property
     @override
     def needs(self) -> frozenset[str]:
-        return frozenset({"log_probs", "importance"}) if self.importance else frozenset({"log_probs"})
+        weighed = {"importance"} if self.draft else {"importance", "no_draft"}
+        return frozenset({"log_probs", *(weighed if self.importance else ())})
+
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield a problem if `draft` is false but no estimator that reads x scores the tokens."""
+        if not self.draft and not (self.importance and experiment.parts["estimator"].reads == "x"):
+            yield Problem(
+                "sampler",
+                "the decoding order's draft = false only works with importance = true and an estimator that reads the "
+                "clean sequence; leave draft out",
+            )
 
     def __call__(self, step: Step) -> Tensor:
         """Return the signed uncertainty, float [A, L], optionally multiplied by the importance."""

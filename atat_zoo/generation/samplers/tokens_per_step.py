@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from typing_extensions import override
 
@@ -363,7 +363,8 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
     """A plan of `min_steps` decoding steps, extended while the model is uncertain.
 
     Whenever the mean uncertainty over the masked positions is above the threshold, the planned number of steps S grows
-    by `added_steps`, up to `max_steps`. The step after the first k unmasks ⌈remaining/(S − k)⌉ positions.
+    by `added_steps`, up to `max_steps`. The step after the first k unmasks ⌈remaining/(S − k)⌉ positions or, with
+    `rounding = "down"`, as in the ATAT report, max(1, ⌊remaining/(S − k)⌋).
     """
 
     name = "extended"
@@ -372,9 +373,10 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
 
     added_steps: int = param(10, help="number of decoding steps that each uncertain step adds", ge=0)
     threshold: float = param(0.3, help="mean uncertainty above which decoding steps are added", ge=0, le=1)
+    rounding: Literal["up", "down"] = param("up", help="how the number of tokens per step is rounded")
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return ⌈remaining/(S − k)⌉, int64 [A]."""
+        """Return ⌈remaining/(S − k)⌉ or max(1, ⌊remaining/(S − k)⌋), int64 [A]."""
         import torch
 
         if "extended" not in step.memory:
@@ -385,7 +387,8 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
         planned[step.rows] = now
         # Rows in which tokens were remasked may be behind their plan.
         left = (now - step.number).clamp(min=1)
-        return -(-step.remaining.to(left.device, non_blocking=True) // left)
+        remaining = step.remaining.to(left.device, non_blocking=True)
+        return -(-remaining // left) if self.rounding == "up" else (remaining // left).clamp(min=1)
 
 
 @component

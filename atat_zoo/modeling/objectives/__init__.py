@@ -166,10 +166,6 @@ class Objective(Protocol):
         """Return a dict from each bound to its factorisation, as it is named in tables."""
         return {"nelbo": "any-order ELBO"}
 
-    def repetition(self, experiment: Experiment) -> dict[str, int]:
-        """Return the arguments of `Repetition` if several training steps use a sequence, otherwise an empty dict."""
-        return {}
-
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         """Return how many rows the network reads in a step over the global batch, and how many tokens per row."""
         return experiment.train.batch_size, experiment.data.length

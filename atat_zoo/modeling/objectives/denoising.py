@@ -422,10 +422,11 @@ class MDLMModule(DenoisingModule):
         correction: Literal["none", "horvitz_thompson"],
         floor: float,
         importance_loss_weight: float,
+        visible_loss_weight: float,
     ) -> None:
         super().__init__(context, parts, batch_size)
         self.weight, self.correction, self.floor = weight, correction, floor
-        self.importance_loss_weight = importance_loss_weight
+        self.importance_loss_weight, self.visible_loss_weight = importance_loss_weight, visible_loss_weight
         # Those that are modules are registered with their weights and state.
         self.estimator, self.masking, self.mask_drawing = parts["estimator"], parts["masking"], parts["mask_drawing"]
         self.curriculum, self.target = parts["curriculum"], parts["target"]
@@ -451,7 +452,11 @@ class MDLMModule(DenoisingModule):
         weight = self.weights(noised, levels, importance.detach(), batch.progress)
         # 5. Logits, cross-entropy and their weighted sum, a bounded number of positions at a time.
         diffusion, found = self.weighted_loss(head_inputs, noised, weight, batch)
-        ce = found["cross_entropy"]
+        ce, loss = found["cross_entropy"], diffusion
+        if self.visible_loss_weight:
+            visible = noised.maskable & ~noised.masked
+            kept = dense(where := pairs(visible), self.cross_entropy_at(read.at(where), noised.x[where]), visible.shape)
+            loss = loss + self.visible_loss_weight * normalised(kept, batch)
         # 6. The statistics of the step, for components with a state.
         if self.stepwise:
             difficulty = importance.detach() if self.masking.reads_importance else found.get("difficulty")
@@ -459,9 +464,9 @@ class MDLMModule(DenoisingModule):
         self.observe(noised, ce)
         # 7. The estimator's own loss, and the metrics.
         if not self.learns_importance:
-            return {**metrics(noised, ce, diffusion), "importance": importance.detach()}
+            return {**metrics(noised, ce, diffusion, loss), "importance": importance.detach()}
         distance = importance_loss(importance, *self.target(noised, ce))
-        loss = diffusion + self.importance_loss_weight * distance
+        loss = loss + self.importance_loss_weight * distance
         learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
         return metrics(noised, ce, diffusion, loss) | learned
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from typing_extensions import override
-
 from atat_zoo.modeling.masking import StepwiseMasking, VisibleTextMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.objectives import Objective
@@ -26,10 +24,11 @@ class MDLMObjective(Objective):
 
     ω is the NELBO weight 1/(r·f(r)), where f is the density of the mask rates, or 1; h_i is 1 or r/p_i
     (Horvitz–Thompson); c_i is the curriculum's weight. The importance estimator is trained at the same time, towards
-    the experiment's target. An estimator that reads z does not affect masking by probabilities; it scores tokens for
-    masking strategies such as `reveal`, and the curriculum uses its importance for the final z. The loss estimates the
-    NELBO only for uniform masking with `nelbo` weights, for any mask rates. The reported bound is always computed
-    separately, under uniform masking.
+    the experiment's target; with `visible_loss_weight`, the network also learns to copy visible tokens, whose mean
+    cross-entropy without SUBS is added. An estimator that reads z does not affect masking by probabilities; it scores
+    tokens for masking strategies such as `reveal`, and the curriculum uses its importance for the final z. The loss
+    estimates the NELBO only for uniform masking with `nelbo` weights, for any mask rates. The reported bound is always
+    computed separately, under uniform masking.
     """
 
     name = "mdlm"
@@ -48,12 +47,9 @@ class MDLMObjective(Objective):
     )
     floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
-
-    @override
-    def repetition(self, experiment: Experiment) -> dict[str, int]:
-        masking = experiment.parts["masking"]
-        stepwise = isinstance(masking, StepwiseMasking)
-        return {"repeats": masking.steps_per_sequence, "spacing": masking.spacing} if stepwise else {}
+    visible_loss_weight: float = param(
+        0.0, help="weight of the cross-entropy of visible tokens without SUBS; the ATAT report averages over all", ge=0
+    )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem for NELBO weights of infinite variance, or masking that does not fit other components."""

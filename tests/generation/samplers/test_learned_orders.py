@@ -148,3 +148,15 @@ def test_without_an_estimator_the_experiment_is_refused():
     assert not ImportanceOrder()(example_step(frozenset())).any()  # from Python, all positions are alike
     table = {"masking": "reveal", "estimator": {"use": "transformer", "reads": "z"}}
     assert from_table({"name": "a", "sampler": "policy", **table}, where="here").parts["sampler"].name == "policy"
+
+
+def test_only_an_estimator_of_clean_text_can_be_given_masks():
+    def sampler(**order):
+        return {"use": "combination", "order": {"use": "uncertainty", "draft": False, **order}}
+
+    reads_x = {"name": "a", "estimator": "transformer", "masking": "importance", "sampler": sampler(importance=True)}
+    assert not from_table(reads_x, where="here").parts["sampler"].order.draft
+    reads_z = {"estimator": {"use": "transformer", "reads": "z"}, "masking": "reveal"}
+    for table in (reads_z, {"sampler": sampler()}):
+        with pytest.raises(UserError, match="draft = false only works with importance = true and an estimator that"):
+            from_table(reads_x | table, where="here")

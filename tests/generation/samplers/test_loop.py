@@ -245,6 +245,23 @@ def test_the_draft_has_the_most_probable_token_at_every_mask():
     assert all(seen)
 
 
+def test_an_estimator_of_clean_text_is_given_the_masks_where_no_draft_is_wanted():
+    given, draft = [], UncertaintyOrder(importance=True)
+    literal = UncertaintyOrder(importance=True, draft=False)
+    assert draft.needs < literal.needs
+
+    def importance(z, masked):
+        given.append(bool(((z == 9) == masked).all()))
+        return hashed_importance(z, masked)
+
+    z, pace = noisy(4, 10, 9, 3), FixedTokensPerStep(steps=3)
+    sample(assemble(order=literal, tokens_per_step=pace), z, importance=importance)
+    assert len(given) == 2  # the last step fills everything
+    assert all(given)
+    sample(assemble(order=draft, tokens_per_step=pace), z, importance=importance)
+    assert not any(given[2:])
+
+
 def test_a_model_that_reads_time_is_told_that_of_the_pace():
     told, plain = [], Hashed(9)
 

@@ -185,15 +185,18 @@ class Fake:
         return dense.sum(1) / self.open.sum(1)
 
 
-def extended(low, most, added):
+def extended(low, most, added, rounding="up"):
     return paces.ExtendedTokensPerStep(
-        min_steps=low, max_steps=most, added_steps=added, threshold=0.5, uncertainty=EntropyUncertainty()
+        min_steps=low, max_steps=most, added_steps=added, threshold=0.5, rounding=rounding
     )
 
 
+@pytest.mark.parametrize("rounding", ["up", "down"])
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 12), st.integers(0, 5), st.data())
-def test_extended_ends_in_as_many_steps_as_it_planned_and_never_in_more_than_its_maximum(n, low, more, added, data):
-    tokens_per_step = extended(low, low + more, added)
+def test_extended_ends_in_as_many_steps_as_it_planned_and_never_in_more_than_its_maximum(
+    rounding, n, low, more, added, data
+):
+    tokens_per_step = extended(low, low + more, added, rounding)
     step = Fake(torch.ones(1, n, dtype=torch.bool), torch.tensor([n]), 0.0)
     planned, left, number = low, n, 0
     while left:
@@ -202,7 +205,8 @@ def test_extended_ends_in_as_many_steps_as_it_planned_and_never_in_more_than_its
         step.open = torch.arange(n)[None] < left
         taken = tokens_per_step.num_to_unmask(step).item()
         planned = min(planned + added * unsure, low + more)
-        assert taken == math.ceil(left / (planned - number))
+        share = left / (planned - number)
+        assert taken == (math.ceil(share) if rounding == "up" else max(1, math.floor(share)))
         left, number = left - taken, number + 1
     assert number <= min(n, planned) <= tokens_per_step.max_steps_for(n)
 

@@ -154,6 +154,18 @@ def test_the_backbone_learns_from_the_diffusion_loss_only():
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def test_the_loss_of_visible_tokens_is_added_without_subs():
+    plain, both, given = build({}), build({"visible_loss_weight": 0.5}), batch(1)
+    found, of_both = plain.loss(given), both.loss(given)
+    masked = found["masked"]
+    z, t = torch.where(masked, V, given.tokens), plain.times(given.index)
+    logits = plain.logits(plain.head_inputs(z, t), given.tokens)
+    copied = torch.nn.functional.cross_entropy(logits.transpose(1, 2), given.tokens, reduction="none")
+    added = copied[given.maskable & ~masked].sum() / given.maskable.sum()
+    torch.testing.assert_close(of_both["loss"] - found["loss"], 0.5 * added)
+    torch.testing.assert_close(of_both["diffusion_loss"], found["diffusion_loss"])
+
+
 def test_the_importance_loss_is_the_distance_to_the_target():
     module = build()
     given = batch(1)
