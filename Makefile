@@ -149,6 +149,7 @@ study-all: study
 	$(BIN)/atat study system --jobs 2 --write docs/studies/system.md
 	$(BIN)/atat study steps --jobs 2 --write docs/studies/steps.md
 	$(BIN)/atat study ablation --jobs 2 --write docs/studies/ablation.md
+	$(BIN)/atat study ablation_no_prior --jobs 2 --write docs/studies/ablation_no_prior.md
 	$(BIN)/atat study sensitivity --jobs 2 --write docs/studies/sensitivity.md
 
 study-rest: $(VENV)/installed-dev

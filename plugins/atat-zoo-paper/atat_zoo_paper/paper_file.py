@@ -185,16 +185,15 @@ class CitedRow:
     name: str = param(help="name of the model")
     source: str = param(help="reference, such as arXiv:2406.07524 or doi:10.…")
     differs: str = param(help="note on how the published evaluation differs, or why its value is not comparable")
-    column: str | None = param(None, help="column that contains the value")
-    value: float | None = param(None, help="published value; leave it out if it is not comparable")
-    at_most: bool = param(False, help="whether the value is an upper bound")
+    values: dict[str, float] = param(
+        attrs.Factory(dict), help="published values by column; leave it out if nothing is comparable"
+    )
+    at_most: bool = param(False, help="whether the values are upper bounds")
 
     def __attrs_post_init__(self) -> None:
         if not SOURCE.fullmatch(self.source):
             got = clip(repr(self.source), 60)
             raise ValueError(f"source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300, got {got}")
-        if (self.value is None) != (self.column is None):
-            raise ValueError("set both value and column, or leave out both if nothing is comparable")
 
 
 DATA: dict[str, tuple[type, type]] = {
@@ -320,7 +319,7 @@ def _cited(paper: Paper) -> Iterator[str]:
         if row.table not in columns:
             known = list(columns)
             yield f"cited[{i}].table: unknown table {row.table!r}{nearest(row.table, known)} ({', '.join(known)})"
-        elif row.column is not None and row.column not in columns[row.table]:
-            known = list(columns[row.table])
-            hint = nearest(row.column, known)
-            yield f"cited[{i}].column: table {row.table!r} has no column {row.column!r}{hint} ({', '.join(known)})"
+        for column in row.values if row.table in columns else ():
+            if column not in (known := list(columns[row.table])):
+                hint = nearest(column, known)
+                yield f"cited[{i}].values: table {row.table!r} has no column {column!r}{hint} ({', '.join(known)})"

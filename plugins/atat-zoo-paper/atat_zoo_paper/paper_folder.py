@@ -144,11 +144,11 @@ def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
     rows, notes = [], []
     for row in (row for row in cited if row.table == table.label):
         cells = [words(row.name), *(nothing() for _ in table.columns[1:])]
-        if row.value is None:
+        if not row.values:
             cells[1] = nothing("not comparable")
-        else:
-            at = [column.key for column in table.columns].index(str(row.column))
-            cells[at] = Cell(text=f"{'≤ ' if row.at_most else ''}{row.value:g}", value=row.value)
+        for column, value in row.values.items():
+            at = [each.key for each in table.columns].index(column)
+            cells[at] = Cell(text=f"{'≤ ' if row.at_most else ''}{value:g}", value=value)
         rows.append((row.source, cells))
         notes.append(f"{row.name}: {row.differs}.")
     return attrs.evolve(table, cited=[*table.cited, *rows], notes=[*table.notes, *notes])

@@ -73,7 +73,7 @@ def test_a_multiplier_is_of_one_seed_or_has_an_interval(place):
 @pytest.mark.parametrize(("value", "bold"), [(None, True), (60.0, True), (39.6, False)])
 def test_what_is_cited_may_be_the_best(place, value, bold):
     place.study("sets")
-    place.made(ARMS, cited=[CITED | ({"column": "value", "value": value} if value else {})])
+    place.made(ARMS, cited=[CITED | ({"values": {"value": value}} if value else {})])
     tex, markdown, _ = place.texts("main")
     assert ("| autoregressive | **39.6" in markdown) == (r"autoregressive & \textbf{39.6" in tex) == bold
     assert r"Other\_one~\cite{arXiv-2406.07524}" in tex
@@ -269,8 +269,7 @@ def test_a_table_that_cannot_be_is_one_sentence(place, scores, table, change, sa
     [
         ({"source": "Sahoo et al., 2024"}, "source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300"),
         ({"table": "mian"}, "cited[0].table: unknown table 'mian'; did you mean 'main'?"),
-        ({"value": 1.0}, "set both value and column, or leave out both if nothing is comparable"),
-        ({"value": 1.0, "column": "valu"}, "cited[0].column: table 'main' has no column 'valu'; did you mean 'value'?"),
+        ({"values": {"valu": 1.0}}, "cited[0].values: table 'main' has no column 'valu'; did you mean 'value'?"),
     ],
 )
 def test_a_cited_row_has_a_source_and_a_place(place, change, said):
