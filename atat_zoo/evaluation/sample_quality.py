@@ -413,6 +413,7 @@ def judge_run(
     length = length or model.context.length
     data, reference = _held_out(model, run, spec, number, length)
     if compares and len(reference) < number:
+        check_mauve(len(reference))
         problem = f"the {spec.split} text has only {len(reference)} sequences"
         remedy = f"lower --num-samples to {len(reference)} or choose another --split"
         raise UserError(f"{problem}, and MAUVE needs as many held-out texts as generated texts; {remedy}")

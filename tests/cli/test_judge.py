@@ -110,6 +110,13 @@ def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
     assert all(line.startswith("error: ") for line in err.splitlines()) or not words
 
 
+def test_too_few_held_out_texts_for_mauve_are_not_a_number_to_ask_for(atat, monkeypatch):
+    monkeypatch.setattr(mauve, "FEWEST_OF_MAUVE", 400)
+    said = refused(atat, "--judge", "judge", "--mauve", "--num-samples", "500")
+    assert "MAUVE needs at least 400 texts of each kind" in said
+    assert "lower --num-samples" not in said
+
+
 def test_a_package_that_is_missing(atat, monkeypatch):
     monkeypatch.setattr(mauve, "find_spec", lambda name: None)
     assert "pip install 'atat-zoo[mauve]'" in refused(atat, "--judge", "judge", "--mauve", "--num-samples", "20")
