@@ -15,6 +15,8 @@ from atat_zoo.generation.samplers import SamplerComponent
 from atat_zoo.generation.samplers.order import Strided
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.registry import component, component_base, component_param, param
+from atat_zoo.registry.registry_file import inline
+from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
@@ -249,11 +251,12 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if the model is time-conditioned with a different noise schedule."""
         own = experiment.parts["noise"]
+        here, trained = (inline(unstructure(noise)) for noise in (self.noise, own))
         if experiment.parts["backbone"].reads_time and own != self.noise:
             yield Problem(
                 "sampler",
-                f"tokens_per_step 'first_hitting' has the noise schedule {self.noise.name!r}, but the model was "
-                f"trained with {own.name!r}; set the sampler's noise to the [noise] of the experiment",
+                f"tokens_per_step 'first_hitting' has the noise schedule {here}, but the model was trained with "
+                f"{trained}; set the sampler's noise to the latter",
             )
 
     def num_to_unmask(self, step: Step) -> Tensor:
