@@ -145,7 +145,7 @@ def test_a_begun_run_goes_on_with_the_launcher(tiny, uninterrupted):
     }
     code, printed = submit(tiny.root, "train.sbatch", str(tiny.path), "cluster", commands=commands, NPROC="2")
     assert (code, "continuing cluster after step 20 of 24" in printed) == (0, True), printed
-    assert "ranks 1 is now 2" in printed
+    assert "ranks from 1 to 2" in printed
     shared, alone = tiny.losses("cluster"), tiny.losses("uninterrupted")
     assert list(shared) == list(alone)
     for step, line in alone.items():  # to rounding, in which a mask differs now and then

@@ -17,5 +17,5 @@ def is_framed(special: str) -> bool:
 
 
 def has_eos(special: str, form: str) -> bool:
-    """Return whether EOS ends documents or sequences, given the keys of `[data]`; chat templates add it, too."""
+    """Return whether EOS ends documents, sequences or messages, given `special_tokens` and `format` of `[data]`."""
     return form == "chat" or special != "none"

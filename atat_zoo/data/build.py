@@ -1,4 +1,4 @@
-"""Build a folder of shards from an experiment, atomically, resumably and only once.
+"""Build an experiment's shards (see `shards`) in a folder: completely or not at all, resumably, and only once.
 
     <root>/<name>.lock      locked while one process builds and the others wait
     <root>/<name>.partial   the unfinished build
@@ -71,7 +71,7 @@ _NOT_WRITABLE = frozenset({*FULL, errno.EACCES, errno.EROFS, errno.EPERM, errno.
 
 @attrs.frozen
 class ShardSource:
-    """A snapshot of everything from which an experiment's shards are built."""
+    """Hashes that change with the text, the tokenizer or the settings from which an experiment's shards are built."""
 
     settings: str  # hash of everything that determines the bytes
     fingerprint: dict[str, Any]  # of the text
@@ -79,7 +79,7 @@ class ShardSource:
 
     @classmethod
     def now(cls, experiment: Experiment) -> ShardSource:
-        """Return the current source of an experiment's shards, which may require hashing a large corpus."""
+        """Return the source of an experiment's shards in its current state; this may hash a large corpus."""
         corpus = experiment.parts["corpus"]
         stamp = corpus.stamp()  # first, so that a later change is noticed
         fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
@@ -87,12 +87,12 @@ class ShardSource:
 
 
 class EncodedText(Protocol):
-    """The text of a build that was encoded earlier, for example by `slices`."""
+    """A build's text that has already been encoded, for example by `slices`."""
 
     tokenizer: bytes  # the file of the tokenizer that encoded it
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
-        """Yield the batches of a split in order, skipping the first `start` batches."""
+        """Yield the encoded batches of a split in order, skipping the first `start`."""
 
 
 @attrs.frozen
@@ -106,7 +106,7 @@ class Build:
     @classmethod
     @contextmanager
     def from_experiment(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
-        """Yield the build of an experiment, and cache file hashes in `data.root`; refuse lengths that exceed memory."""
+        """Yield an experiment's build, caching hashes in `data.root`; raise `UserError` if its rows exceed memory."""
         length = experiment.data.length
         apart = experiment.data.packing == "document" or experiment.data.format == "chat"
         held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
@@ -123,7 +123,7 @@ class Build:
         return Path(spec.root) / f"{names}-{self.source.settings[:10]}"
 
     def beside(self, suffix: str) -> Path:
-        """Return the path of the build's `lock`, `partial` or `slices`."""
+        """Return the path next to `folder` with the suffix `lock`, `partial` or `slices`."""
         return self.folder.with_name(f"{self.folder.name}.{suffix}")
 
     def alone(self, lock: Path) -> AbstractContextManager[None]:
@@ -143,7 +143,7 @@ class Build:
         return self.folder
 
     def unfinished(self, work: Path) -> Path:
-        """Return `work`, the folder of unfinished work, created, or emptied if the settings or the text changed."""
+        """Create the folder `work`, or empty it if it belongs to different settings or text, and return it."""
         note, begun = work / _NOTE, f"{self.source.settings}{self.source.stamp}"
         if work.is_dir() and not (note.is_file() and note.read_bytes() == begun.encode()):
             shutil.rmtree(work)
@@ -169,7 +169,7 @@ class Build:
         return batches(documents, spec.packing, spec.format)
 
     def packer(self, model: TokenizerModel, split: Split) -> Packer:
-        """Return a new packer for a split."""
+        """Return a new `Packer` for a split, with the settings of `[data]`."""
         spec = self.experiment.data
         settings: dict[str, Any] = {"length": spec.length, "remainder": spec.remainder, **spec.recorded}
         dtype = dtype_for(model.vocabulary_size, spec.dtype, spec.format)
@@ -177,7 +177,7 @@ class Build:
         return Packer(model, **settings, dtype=dtype, limit=limit)
 
     def tokenizer_in(self, work: Path) -> int | None:
-        """Train and save the tokenizer unless `work` has it; return the number of characters read, or None for none."""
+        """Train and save the tokenizer unless `work` has it; return the number of characters read, or None if 0."""
         if (work / shard_manifest.TOKENIZER).is_file():
             return None
         done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.format
@@ -262,11 +262,11 @@ def build(
 
     Args:
         experiment: provides the corpus, the tokenizer and `[data]`.
-        progress: called with the stage, the amount done and the total, in bytes for `hashing`, otherwise in characters.
+        progress: called with stage, amount done and total, in bytes (`hashing`) or characters; the total may be None.
         processes: number of encoding processes, which does not affect the shards. A script that passes more than 1
             needs `if __name__ == "__main__"`, because the processes import it.
         throughput: records the amount of encoded text and the time taken.
-        slices: opens the folder of encoded text; passed by `slices.join`.
+        slices: maps the folder of slices and the hash of the settings to the slices' text; for `slices.join` only.
     """
 
     def build_in(wanted: Build) -> Path:
@@ -291,7 +291,7 @@ def build(
 
 
 def unless_built(experiment: Experiment, progress: Progress | None, make: Callable[[Build], Path]) -> Path:
-    """Return the folder of the shards after checking existing ones, or else what `make` returns for their build."""
+    """Return the folder of existing shards after checking them, or, if there are none, the path that `make` returns."""
     given = experiment.parts["corpus"].built()
     if given is not None:
         return _check_given(given, experiment)
@@ -430,7 +430,7 @@ class Throughput:
 
 
 class Encoder:
-    """Encodes the batches of a build in several processes or, if `processes` is 1, with the library's own threads."""
+    """Encodes the batches of a build in several processes or, if `processes` is 1, with the threads of `tokenizers`."""
 
     def __init__(self, processes: int = 1, throughput: Throughput | None = None) -> None:
         self._processes, self._throughput = processes, throughput or Throughput()
@@ -438,7 +438,7 @@ class Encoder:
 
     @contextmanager
     def of(self, tokenizer: Any, folder: Path, packer: Packer) -> Iterator[None]:
-        """Encode during a `with` block, for a packer, with the tokenizer saved in `folder`; then end the processes."""
+        """Let `encoded` use a tokenizer and a packer in a `with` block; then record its time and end the processes."""
         self._here = packer.encode
         self._there = (tokenizer, folder, packer.form)
         start, core_start = time.perf_counter(), time.process_time()

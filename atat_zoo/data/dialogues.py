@@ -47,7 +47,7 @@ class Message(NamedTuple):
 
     @property
     def more(self) -> dict[str, Any]:
-        """Additional fields that a template may write, such as `tool_calls`."""
+        """Additional fields that a chat template may use, such as `tool_calls`."""
         return getattr(self, "_more", {})
 
     @property
@@ -57,7 +57,7 @@ class Message(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of the message in the plain template: its content, followed by the other fields as JSON."""
+        """The text in the plain template (`TokenizerModel.chat`): the content, followed by the other fields as JSON."""
         more = json.dumps(self.more, ensure_ascii=False) if self.more else ""
         return "\n".join(filter(None, [self.content, more]))
 
@@ -119,7 +119,7 @@ def messages_of(value: Any) -> list[Message]:
 
 
 def message_of(value: Any, number: int = 1) -> Message:
-    """Return the message in a JSON object with a role and content; raise a `ValueError` if invalid, naming `number`."""
+    """Return the message in a JSON object with role and content; if invalid, raise a `ValueError` with `number`."""
     if not isinstance(value, Mapping):
         raise ValueError(f"message {number} is not a message: {clip(repr(value), 60)}; {_FORM}")
     named, content = (value.get(key, value.get(other)) for key, other in (("role", "from"), ("content", "value")))
@@ -166,5 +166,5 @@ def texts_of(corpus: Any, split: Split, form: str) -> Iterator[str]:
 
 
 def learned_text(text: str) -> Iterator[str]:
-    """Yield the text on which a tokenizer is trained: each message with its role, as in the plain template."""
+    """Yield the role and the text of each message in a dialogue from `to_text`, on which a tokenizer is trained."""
     return (f"{message.role}\n{message.text}" for message in from_text(text))

@@ -57,7 +57,7 @@ _LOOK = 0.05  # seconds between two checks of another process's download
 
 
 class FailedError(Exception):
-    """A URL cannot be read or has a different file (`other`); with `final`, a retry would not help."""
+    """A download failed: the URL cannot be read or has a different file (`other`); if `final`, a retry cannot help."""
 
     def __init__(self, reason: str, final: bool = False, other: bool = False) -> None:
         super().__init__(reason)
@@ -65,7 +65,7 @@ class FailedError(Exception):
 
 
 def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
-    """Raise a `UserError`, which begins with `key`, for `pipe:` URLs, which run commands, unless they are allowed."""
+    """Raise a `UserError` that begins with `key` if an address runs a shell command, unless the user allows these."""
     for address in addresses:
         if address.startswith(COMMAND) and os.environ.get(ALLOW) != "1":
             raise UserError(
@@ -75,10 +75,10 @@ def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
 
 
 def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float, bound: str = "") -> str:
-    """Copy the content of a URL to the beginning of a file, truncate the file after it, and return its SHA-256.
+    """Overwrite the open file `into` with the content of a URL, and return the SHA-256 of the content in hexadecimal.
 
-    A `FailedError` is raised if the URL cannot be read, if its content has more than `most` bytes, or if its SHA-256 is
-    not `sha256`. `bound` describes the limit `most` in the message; if empty, the file is "larger than expected".
+    A `FailedError` is raised if the URL cannot be read (`timeout`: see the `shards` corpus), if the content has more
+    than `most` bytes, described in the message by `bound`, or if its SHA-256 is not `sha256`.
     """
     into.seek(0)
     digest, size = hashlib.sha256(), 0
@@ -165,7 +165,7 @@ def _stored(address: str) -> Iterator[bytes]:
 
 @attrs.frozen(kw_only=True)
 class Origin:
-    """The source of the shards in a cache, given by the parameters of the `shards` corpus."""
+    """The URLs and download settings of the shards in a cache, from the parameters of the `shards` corpus."""
 
     path: str
     tars: tuple[str, ...]
@@ -175,7 +175,7 @@ class Origin:
     timeout: float  # seconds
 
     def folder(self) -> Path:
-        """Return the folder in the cache, after downloading all its files except the shards."""
+        """Return the shards' folder in the cache, after downloading the manifest and the other small files to it."""
         if "{" in self.path or "::" in self.path or self.path.startswith(COMMAND):
             raise UserError(
                 f"corpus.path: {self.path} is not the URL of one folder; name one, and list tar files in corpus.tars"
@@ -197,7 +197,7 @@ class Origin:
         return folder
 
     def open(self, folder: Path, shard: Shard) -> IO[bytes]:
-        """Open a shard after checking its hash; if it is not in the cache, download it, or wait for other downloads."""
+        """Return a shard as an open file after checking its hash; download it if needed, or await another download."""
         path = folder / shard.name
         # Not just a number before `.part`: `clean` would take it for a process id, and must not delete shards.
         part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
@@ -278,7 +278,7 @@ class Origin:
 
 
 def file_name(address: str) -> str:
-    """Return a unique file name for a URL, because two URLs may both end in `data.zip`."""
+    """Return a file name for a URL that no other URL has, even if both end in `data.zip`."""
     name = re.sub(r"[^\w.-]", "_", re.sub(r"[?#].*", "", address).rpartition("/")[2])[-100:]
     return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
 
@@ -286,7 +286,7 @@ def file_name(address: str) -> str:
 def fetched(address: str, folder: Path, retries: int, timeout: float, key: str, largest: float) -> Path:
     """Return the path of the file that a URL names, downloading it to a folder unless it exists.
 
-    `key`, such as `corpus.train`, names the URL in messages, and `largest` is the size limit of the file in GB.
+    `largest`: maximum size in GB. A failed download raises a `UserError` that names `key`, such as `corpus.train`.
     """
     path = folder / file_name(address)
     if path.is_file():
@@ -339,7 +339,7 @@ def download(
 
 
 def expanded(text: str, key: str) -> list[str]:
-    """Return the URLs or paths in a string with braces, expanded by webdataset; a `UserError` begins with `key`."""
+    """Return the URLs or paths that braces in a string expand to; raise a `UserError` that names `key` if invalid."""
     try:
         number = sum(map(_alternatives, text.split("::")))
         if number <= _MOST:
@@ -379,7 +379,7 @@ def is_address(path: str) -> bool:
 
 
 def origin_of(folder: Path) -> Origin | None:
-    """Return the source of the shards in a folder of a cache, or None for any other folder."""
+    """Return the `Origin` of the shards in a folder of a cache, None for others; raise `UserError` if it is damaged."""
     try:
         table = json.loads((folder / shard_manifest.ORIGIN).read_bytes())
         return Origin(**table | {"tars": tuple(table["tars"])})

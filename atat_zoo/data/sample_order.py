@@ -1,10 +1,10 @@
-"""The order of the training stream, a pure function of the seed, the sizes of the shards, C and k.
+"""The order of the training samples, a pure function of the seed, the sizes of the shards, and the numbers C and k.
 
 There are C lanes, and each shuffles the rows of k shards together. Sample n comes from lane c = n mod C, where it is
 sample number q = n // C. In its epoch e, a lane reads the shards perm(seed, e)[c::C] in groups of k, one group after
-the other. The concatenated rows of a group's shards s_1 … s_k are read in the order perm(seed, e, s_1, …, s_k). After
-its last row, a lane starts its epoch e + 1 independently of the other lanes. Lanes of unequal size drift apart, but
-every lane reads each of its rows once per epoch.
+the other, where perm is `permutation`. The concatenated rows of a group's shards s_1 … s_k are read in the order
+perm(seed, e, s_1, …, s_k). After its last row, a lane starts its epoch e + 1 independently of the other lanes: lanes of
+unequal size drift apart, but every lane reads each of its rows once per epoch.
 
 Permutations come from sorted 64-bit hashes: a resumed run needs the same order, and the output of numpy's generators
 may change between versions.
@@ -77,9 +77,9 @@ class Place(NamedTuple, Generic[_Number]):
 class Repetition:
     """Uses each row in `times` steps, one in every `spacing` steps, at the same index of the batch.
 
-    Stages are staggered across a batch, so that all stages are about equally frequent in each batch and micro-batch:
-    consecutive batch indices differ by about 1/φ of all stages (φ: the golden ratio). Therefore, the first rows of a
-    training run start at a later stage.
+    The stage of a use is the number of earlier uses of its row. Stages are staggered, so that all are about equally
+    frequent in each batch and micro-batch: consecutive batch indices differ by about 1/φ of all stages (φ: the golden
+    ratio). Therefore, the first rows of a training run start at a later stage.
     """
 
     batch_size: int  # B, sequences in a step
@@ -106,7 +106,7 @@ class Repetition:
 
 @functools.cache
 def golden_stride(strata: int) -> int:
-    """Return the smallest stride from `strata` / φ (φ: the golden ratio), rounded, that visits every stratum."""
+    """Return the smallest stride coprime to `strata` that is at least round(`strata` / φ) (φ: the golden ratio)."""
     golden = round(strata * 0.618034)
     return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
 
@@ -131,7 +131,7 @@ class _Stretch(NamedTuple):
 
 
 class SampleOrder:
-    """The location of each sample in the stream, given the sizes of the shards, C lanes, and k shards per group."""
+    """The location of each sample, given the shards' sizes in rows, C (`lanes`) and k (`together`); see the module."""
 
     def __init__(self, sizes: Sequence[int], *, lanes: int, seed: int, together: int = 1) -> None:
         self.sizes = np.asarray(sizes, np.int64)

@@ -113,7 +113,7 @@ def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
 
 
 def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") -> Iterator[list[Piece]]:
-    """Yield the pieces of documents in batches of at most about a megabyte; the batches depend only on the documents.
+    """Yield the pieces of documents in batches, each of which ends once it has 2²⁰ characters or 1,024 pieces.
 
     `rows` is `data.packing`: with `"document"`, only the first piece of a document is used. `form` is `data.format`:
     with `"chat"`, a dialogue is a single piece.
@@ -145,7 +145,7 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
 
 
 def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Encoded:
-    """Return the tokens of a batch; with a row for each document, a document without tokens gets no row."""
+    """Return the tokens and statistics of a batch; if each document has its own row, one without tokens has none."""
     if form.chat:
         return _encode_dialogues(tokenizer, form, [piece.text for piece in batch])
     ids: list[int] = []
@@ -220,17 +220,16 @@ class Totals:
 
 
 class Packer:
-    """Packs tokens into at most `limit` sequences [rows, L].
+    """Packs the tokens of documents into sequences of L = `length` tokens, at most `limit` of them if it is set.
 
     `special` is `"none"`, `"document"` (EOS after every document), `"sequence"` (BOS, L−2 tokens of running text, EOS)
-    or, as in MDLM, `"both"`. Padding is stored as the largest value of the dtype.
+    or, as in MDLM, `"both"`; a tokenizer that lacks these tokens raises a `UserError`. `remainder` says whether the
+    last tokens are padded to L tokens (`"pad"`) or dropped (`"drop"`). Padding is the largest value of the dtype.
 
     `rows` is `"packed"` for running text, or `"document"`: as in MDLM for LM1B, each document has one row, with its
     first tokens between the special tokens, followed by padding. As in MDLM, the network attends to padding. Here
     padding is never masked, so the network sees the length of the document; MDLM also masks padding, but excludes it
-    from the loss.
-
-    `form` is `"text"` or `"chat"`; dialogues are never split across rows.
+    from the loss. `form` is `"text"` or, for dialogues, which are never split across rows, `"chat"`.
     """
 
     def __init__(
@@ -376,7 +375,8 @@ def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *,
     tokens are part of the answer (Nie et al., arXiv:2502.09992), so that a model learns where its answer ends.
 
     Raises:
-        UserError: if the template rejects a dialogue; the message names the place where the dialogue was read.
+        UserError: if the template rejects a dialogue, whose place the message names, or if rows are to be filled with
+            EOS and the tokenizer has none.
     """
     kept: list[NDArray[np.uint32]] = []
     dropped = unanswered = beyond = needed = 0
@@ -404,7 +404,7 @@ def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *,
 
 
 def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
-    """Return the indices of the dialogues that share each row, by best-fit decreasing (Johnson, 1974)."""
+    """Return, for each row of `length` tokens, the indices of its dialogues, by best-fit decreasing (Johnson, 1974)."""
     rows: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # free space and number of each row, in ascending order
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -418,7 +418,7 @@ def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
 
 
 class DialogueTokens(NamedTuple):
-    """The contents of stored tokens, as arrays of the same shape."""
+    """The ids, answer flags and dialogue numbers in stored tokens, as arrays or tensors of the same shape."""
 
     ids: Any  # 0 at padding
     answer: Any  # bool
@@ -426,7 +426,7 @@ class DialogueTokens(NamedTuple):
 
 
 def dialogue_tokens(stored: Any) -> DialogueTokens:
-    """Return the contents of `stored`, a numpy array or torch tensor, int64 [B, L]."""
+    """Return the `DialogueTokens` in `stored`, a numpy array or torch tensor, int64 [B, L]."""
     there = stored != _PADDING
     number = ((stored >> 31) * there).cumsum(1)
     return DialogueTokens((stored & IDS) * there, (stored & _ANSWER != 0) & there, number * there - 1)
@@ -465,7 +465,7 @@ def pad_of(dtype: str) -> int:
 
 
 def dtype_for(vocabulary_size: int, wanted: str, form: str = "text") -> str:
-    """Return the dtype of stored tokens: uint32 for dialogues, else `wanted`, where `auto` is uint16 if all ids fit."""
+    """Return `uint32` for dialogues, else `wanted` (`auto`: what fits); raise a `UserError` if ids do not fit in it."""
     if form == "chat":
         return DIALOGUE_DTYPE
     fits = vocabulary_size <= pad_of("uint16")

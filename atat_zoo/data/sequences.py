@@ -18,7 +18,7 @@ from atat_zoo.system.errors import UserError
 
 
 class Sequences(NamedTuple):
-    """n sequences of L tokens."""
+    """n sequences of L tokens, with the positions that may be masked and the dialogue of each token."""
 
     tokens: Tensor  # int64 [n, L], 0 at padding
     maskable: Tensor  # bool [n, L]: everything except padding, or, for dialogues, only answers
@@ -36,9 +36,9 @@ def alone(found: Sequences) -> Tensor:
 
 
 def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequences:
-    """Return the evaluation sequences of a split, with the dialogue number of each token if dialogues are packed.
+    """Return the sequences of a split in a folder of shards, with dialogue numbers if the dialogues are packed.
 
-    At most `limit` sequences (0: all), spread evenly over the split, are chosen; each call chooses the same ones.
+    At most `limit` sequences (0: all) are chosen, evenly spread and always the same; an empty split raises `UserError`.
     """
     folder = Path(folder)
     contents = shard_manifest.verify(folder, splits=[split])
@@ -71,7 +71,7 @@ def corpus_sequences(
     form: str = "text",
     limit: int,
 ) -> Sequences:
-    """Return sequences of a corpus split, chosen as in `held_out_sequences` and packed like training text.
+    """Return sequences of a corpus split, packed like training text; choice and errors are as in `held_out_sequences`.
 
     The last sequence is padded. `special`, `rows` and `form` are the model's `special_tokens`, `packing` and `format`.
     """

@@ -49,7 +49,7 @@ class SplitRecord(Totals):
 
 @attrs.frozen(kw_only=True)
 class ShardManifest:
-    """The manifest of a folder of shards."""
+    """The contents of `manifest.json`, which describes a folder of shards."""
 
     format: int  # the version of this format
     settings: str  # hash of everything that determines the bytes
@@ -88,7 +88,7 @@ class ShardManifest:
 
 
 def load(folder: Path) -> ShardManifest:
-    """Read a folder's manifest; raise a `UserError` if it is missing or invalid."""
+    """Return a folder's manifest; raise a `UserError` if it is missing or invalid."""
     path = Path(folder) / FILE
     try:
         data = path.read_bytes()
@@ -116,8 +116,8 @@ def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
 def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) -> ShardManifest:
     """Return the manifest; raise a `UserError` if the shards' sizes or, if `full`, their hashes differ from it.
 
-    Only the shards of `splits` are compared, and always the tokenizer and the counts. A cache checks the shards that it
-    opens, so its shards are compared only if `full` and present.
+    Of the shards, only those of `splits` are compared; the tokenizer and the counts always are. A cache checks each
+    shard when opening it, so its shards are compared only if `full` and present.
     """
     folder = Path(folder)
     manifest = load(folder)
@@ -196,7 +196,7 @@ def _manifest(content: Any) -> ShardManifest:
     if contents.vocabulary_size > (IDS if contents.form == "chat" else largest):
         raise ValueError(f"{contents.vocabulary_size} tokens do not fit in {contents.dtype}")
     if contents.sha256.keys() != {TOKENIZER, COUNTS}:
-        raise ValueError(f"it has hashes for {', '.join(contents.sha256)}")
+        raise ValueError(f"it needs hashes of tokenizer.json and counts.npy, not of {', '.join(contents.sha256)}")
     for table in (contents.corpus, contents.tokenizer):
         if not isinstance(table.get("use"), str):
             raise ValueError("it does not name its corpus or its tokenizer")

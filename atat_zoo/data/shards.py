@@ -4,8 +4,8 @@ A member such as `000000.npy` is an array [rows, L] of uint16 or uint32. With on
 take up half of the file.
 
 A split is written in groups of shards, one per lane. After each group, the state is saved in the same folder: the
-number of batches read, the tokens not yet written, the counts, and the shards with their hashes. A resumed build checks
-the hashes, skips these batches without encoding them again, and continues.
+number of batches read, the tokens not yet written, the token counts, and the shards with their hashes. A resumed build
+checks the hashes, skips these batches without encoding them again, and continues.
 
 The manifest determines the position of each row in the file, so rows can be read in any order without keeping shards
 in memory. A file with a different layout is rejected.
@@ -48,13 +48,15 @@ def write_split(
     report: Progress,
     characters: int | None,
 ) -> list[Shard]:
-    """Write the shards of a split, except those already written by an unfinished build.
+    """Write the shards of a split, except those that an unfinished build has already written, and return all of them.
 
-    Let C be `spec.lanes` for the training split and 1 for the others. A full group has C shards of
-    `spec.sequences_per_shard` sequences; the last group has C smaller shards, or one if it has fewer than C sequences.
+    Let C be `spec.lanes` for the training split and 1 for the others. Shards are written in groups of C. Each shard has
+    `spec.sequences_per_shard` sequences, except in the last group, which has C smaller shards, or only one if fewer
+    than C sequences are left.
 
     `encoded(start)` yields the batches in order, starting with number `start`; `characters` is the number of characters
-    in the split, if known. The packer must be new; it then has the counts. Too little text raises a `UserError`.
+    in the split, if known. `packer` must be new; afterwards, its `totals` and `counts` are those of the split. Training
+    text that yields fewer than C sequences raises a `UserError`.
     """
     lanes = spec.lanes if split == "train" else 1
     path = work / f"{split}.state.npz"
@@ -105,10 +107,7 @@ def _save(path: Path, packer: Packer, shards: list[Shard], done: int, *, finishe
 
 
 def _resume(path: Path, work: Path, packer: Packer) -> tuple[list[Shard], int, bool]:
-    """Return the finished shards, the number of batches read for them, and whether the split is complete.
-
-    If a shard is missing or damaged, the split starts from the beginning.
-    """
+    """Return a split's finished shards, batches read and completeness; nothing finished if a shard is damaged."""
     with suppress(Exception):  # a missing or damaged file may raise any exception
         text, waiting, counts = arrays_of(path, "table", "waiting", "counts")
         table = json.loads(text.tobytes())
@@ -135,7 +134,7 @@ def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
 
 
 def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
-    """Write sequences [rows, L] as one shard with members of `block` rows; identical sequences give identical bytes."""
+    """Write sequences [rows, L] as a shard with members of `block` rows, always the same bytes; return a `Shard`."""
     sums = []
     with replacing(path) as beside, tarfile.open(beside, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for number, start in enumerate(range(0, len(rows), block)):
@@ -151,7 +150,7 @@ def write_shard(path: Path, rows: NDArray[Any], block: int) -> Shard:
 
 
 class ShardRows:
-    """The rows of a shard, which are read individually after its hash is checked.
+    """A reader of single rows of a shard, whose hash is checked when the reader is created.
 
     A damaged shard raises a `UserError`. With `skip`, it does not: members with a correct checksum are used, and the
     rows of damaged members consist entirely of padding. The file is closed when this object is deleted.
@@ -188,7 +187,7 @@ class ShardRows:
             self._refuse(error.strerror or str(error))
 
     def read(self, row: int, out: NDArray[Any]) -> None:
-        """Read a row into an array [L] of the stored dtype, or n rows of a member into an array [n, L].
+        """Read a row into `out`, an array [L] of the stored dtype, or n rows of one member into an array [n, L].
 
         A damaged row raises a `UserError` or, with `skip`, consists entirely of padding.
         """
@@ -216,7 +215,7 @@ class ShardRows:
 
 
 def read(folder: Path, contents: ShardManifest, shard: Shard) -> NDArray[Any]:
-    """Return the sequences [rows, L] of a shard in a folder, after checking its hash and its tokens."""
+    """Return the sequences [rows, L] of a shard in a folder; raise a `UserError` if its hash or a token is wrong."""
     reader = ShardRows(folder, contents, shard)
     rows = np.empty((shard.sequences, contents.length), contents.dtype)
     step = max(1, min(reader.block, _AT_ONCE // reader.width))

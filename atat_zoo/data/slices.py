@@ -3,7 +3,7 @@
     <root>/<name>.slices/3-of-8.lock               locked while a process encodes the slice
     <root>/<name>.slices/3-of-8/tokenizer.json     the tokenizer that encoded the slice
     <root>/<name>.slices/3-of-8/train-000010.npz   tokens and statistics of block 10
-    <root>/<name>.slices/3-of-8/done.json          source, blocks per split, SHA-256 of the slice's blocks; written last
+    <root>/<name>.slices/3-of-8/done.json          settings hash, blocks per split, SHA-256 of each block; written last
 
 The batches of a split are grouped into blocks, and block b belongs to slice b mod n + 1 of n. The batches have the same
 order as in a build by a single process, so `join` writes the same bytes.
@@ -31,7 +31,7 @@ from atat_zoo.experiment.schema import Experiment
 from atat_zoo.system.atomic_files import discard, write_bytes, write_text
 from atat_zoo.system.errors import UserError
 
-BLOCK = 4  # batches, of a megabyte each at most
+BLOCK = 4  # batches, of about a megabyte each
 _DONE = "done.json"
 _NAME = re.compile(r"(\d+)(?:/|-of-)(\d+)")
 
@@ -86,7 +86,7 @@ def encode_slice(
 
 
 def join(experiment: Experiment, *, progress: Progress | None = None, throughput: Throughput | None = None) -> Path:
-    """Build the shards of an experiment from its slices, delete the slices, and return the folder; see `build`."""
+    """Build an experiment's shards from its slices, delete the slices, and return the shards' folder; see `build`."""
     return build(experiment, progress=progress, throughput=throughput, slices=Slices)
 
 
@@ -133,7 +133,7 @@ class Slice(NamedTuple):
 
 
 class Slices:
-    """All slices of a build; raises a `UserError` if one is missing, unfinished, damaged or of another build."""
+    """The text of a build's slices; raises a `UserError` if one is missing, unfinished, damaged or of another build."""
 
     def __init__(self, root: Path, settings: str) -> None:
         begun = _begun(root)
@@ -166,7 +166,7 @@ class Slices:
                 raise UserError(self._again(part, "has another text, tokenizer or settings than this build"))
 
     def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
-        """Yield the batches of a split in order, skipping the first `start` batches."""
+        """Yield the encoded batches of a split in order, skipping the first `start`."""
         for number in range(start // BLOCK, self._blocks[split]):
             part = Slice(number % self._of + 1, self._of)
             path = self.root / str(part) / _file(split, number)
@@ -181,7 +181,7 @@ class Slices:
     def _again(self, part: Slice, why: str) -> str:
         named = f"{part.number}/{part.of}"
         folder = self.root / str(part)
-        return f"--join: slice {named} {why}; delete {folder}, and run the same command with --slice {named}"
+        return f"--join: slice {named} {why}; delete {folder}, and run the same command with --slice {named} instead"
 
 
 def _begun(root: Path) -> list[Slice]:

@@ -51,7 +51,7 @@ class Read:
         self.reading: dict[int, dict[int, ShardRows]] = {}  # lane → its open shards by number, in the order of opening
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples with their rows added."""
+        """Yield the samples, each with its row added as `stored`."""
         for sample in samples:
             _, number, row = sample["location"]
             shards = self.reading.setdefault(sample["index"] % self.lanes, {})
@@ -73,7 +73,7 @@ class Apply:
         self.length, self.dtype, self.pad = contents.length, np.dtype(contents.dtype), pad_of(contents.dtype)
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the transformed samples."""
+        """Yield the samples with `stored` transformed or `refused` set; raise a `UserError` for an invalid output."""
         for sample in samples:
             stored = sample["stored"]
             tokens = stored[stored != self.pad].astype(np.int64)
@@ -100,7 +100,7 @@ class Apply:
 
 
 def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any]) -> Iterator[Sample]:
-    """Yield the samples, replacing each refused one with the first from `SampleOrder.others` that passes `again`."""
+    """Yield samples, replacing refused ones by others that pass the stages `again`; raise `UserError` if none does."""
     for sample in samples:
         if "refused" not in sample:
             yield sample
@@ -228,7 +228,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
                 yield {"number": n, "index": row, "location": order.locate(row), "attempt": 0}
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
-        """Return what fixes the order, and the position: `num_samples`, plus `start` unless `from_beginning`."""
+        """Return the order's settings and the position `sample`: `num_samples` plus `start` unless `from_beginning`."""
         return {"sample": int(num_samples) + (0 if from_beginning else self.start), **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -261,7 +261,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
 
 
 class StreamLoader(DataLoader[Any]):
-    """A DataLoader for a `TokenStream`, which copies the next batch to a GPU while the current one is used."""
+    """A DataLoader for a `TokenStream`; for a GPU, it copies the next batch while the current one is used."""
 
     gpu: torch.device | None = None
     unpack: Callable[[Batch], Batch]
@@ -300,7 +300,7 @@ def unpack_dialogues(batch: Batch, packed: bool) -> Batch:
 
 
 def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
-    """Raise a `UserError` if the batches of a rank and its workers do not fit into memory; see `TokenStream`."""
+    """Raise a `UserError` if the batches of a rank or the processes of its workers do not fit into memory."""
     tokens = batch_size // world_size * length
     # An int64 and a bool for each token; in a worker, the stored dtype.
     require(9 * tokens, f"train.batch_size = {batch_size}", "the ids of its tokens", "lower it")

@@ -41,7 +41,7 @@ class Transform(Protocol):
         """Return the transformed sequence as integers [m], or None to refuse it.
 
         Args:
-            tokens: ids, int64 [n], 1 ≤ n ≤ L, including special tokens but not padding; may be modified in place.
+            tokens: ids, int64 [n ≥ 1], including special tokens but not padding; may be modified in place.
             key: 64 random bits for `uniforms(size, key)`, which differ for each sample, transform and replacement.
             context: sizes, token counts and the tokenizer; the output must have 1 ≤ m ≤ `context.length` and ids below
                 `context.vocabulary_size`.

@@ -1,6 +1,6 @@
 """Training of an assembled model on the data stream with Composer's Trainer.
 
-This is the only package that imports composer.
+Only this package, `atat_zoo.testing` and plugins import composer.
 """
 
 from importlib import import_module

@@ -41,7 +41,7 @@ EVALUATION = "evaluation.json"  # next to the best model: the evaluation that ma
 
 
 class CurrentModel:
-    """The current model, neither sharded nor compiled; if training has an EMA, its weights are those of the EMA."""
+    """Yields or saves the current model, neither sharded nor compiled; with an EMA, it has the weights of the EMA."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class CurrentModel:
 
 
 def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
-    """Return whether an evaluation has a lower bound than the run's best model.
+    """Return whether an evaluation's first bound is lower than that of the run's best model.
 
     A best model that was evaluated with different settings, such as `evaluation.sequences`, counts as worse.
     """
@@ -247,7 +247,7 @@ def inert(checkpoint: dict[str, Any], base: Mapping[str, Tensor] | None = None) 
 
 
 class Loading(Callback):
-    """A callback that turns any error raised while Composer loads a checkpoint into a `UserError`."""
+    """A callback whose `guarded` turns any error raised while Composer loads a checkpoint into a `UserError`."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path  # None when training starts from the beginning

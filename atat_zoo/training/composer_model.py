@@ -65,7 +65,7 @@ class StepMeters:
             self.values[name].to(masked.device).update(values.detach())
 
     def among(self, which: str, *names: str) -> list[Tensor]:
-        """Return values of the tokens in mask `which` of all ranks, each float32 [N]; all ranks must call this."""
+        """Return values `names` of the tokens in mask `which` of all ranks, float32 [N]; all ranks must call this."""
         where = self.values[which].compute().bool()
         return [self.values[name].compute()[where] for name in names]
 
@@ -148,7 +148,7 @@ class Progress(Callback):
         self.model, self.updating = model, -1
 
     def before_train_batch(self, state: State, logger: Logger) -> None:
-        """Begin a step, or repeat it with smaller micro-batches; raise `UserError` if its weight update has begun."""
+        """Prepare a step, or its repetition for lack of memory; raise a `UserError` if its weight update had begun."""
         self.model.step = int(state.timestamp.batch)
         if self.updating == self.model.step:
             raise UserError(
@@ -195,7 +195,7 @@ class SkippedRows(Callback):
 
 
 def prepare(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the global batch's mean number of maskable tokens per row, repeated so that Composer can split it by rows.
+    """Return a batch with `mean_maskable`, the global batch's mean number of maskable tokens per row, float32 [B].
 
     This mean normalises the loss over the global batch for any number of ranks and micro-batches.
     """

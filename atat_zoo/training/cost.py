@@ -338,7 +338,7 @@ class CPUCost:
 def cpu_cost(experiment: Experiment, vocabulary: int | None = None) -> CPUCost:
     """Return the estimated time of training on this CPU, from the measured FLOP/s of a small network (takes seconds).
 
-    The network has the experiment's width, head and length, but at most two layers.
+    It has the experiment's width, head and length, and at most two layers; a backbone except `dit` raises `UserError`.
     """
     backbone, length, size = _backbone(experiment), experiment.data.length, _vocabulary_size(experiment, vocabulary)
     layers = min(2, backbone.shape[0])

@@ -151,7 +151,7 @@ class NormMonitor(OptimizerMonitor):
 
 
 class GradientNorms(Callback):
-    """A callback that logs the gradient norms of denoiser and importance estimator every few steps."""
+    """A callback that logs the gradient norms of denoiser and importance estimator every `every` steps."""
 
     def __init__(self, every: int) -> None:
         self.every = every

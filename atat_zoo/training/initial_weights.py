@@ -33,7 +33,7 @@ class InitialWeights:
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> InitialWeights | None:
-        """Load the run that `init_from` names, or return None without it; raise `UserError` if the run does not fit."""
+        """Return the weights of the run in `init_from`, or None without one; raise `UserError` if it does not fit."""
         if experiment.init_from is None:
             return None
         source = Source.read(experiment.init_from, "init_from")
@@ -50,7 +50,7 @@ class InitialWeights:
     def again(
         cls, experiment: Experiment, folder: RunFolder, last: Checkpoint | None, message: Callable[[str], object]
     ) -> InitialWeights:
-        """Return the initial weights of a run without checkpoint or with LoRA; raise `UserError` if they changed."""
+        """Return the initial weights to resume a run without checkpoint or with LoRA; raise `UserError` if changed."""
         initial = cls.from_experiment(experiment)
         assert initial is not None
         recorded = folder.initial_weights()
@@ -66,11 +66,11 @@ class InitialWeights:
         return initial
 
     def record(self) -> dict[str, Any]:
-        """Return the entry for environment.json."""
+        """Return the other run, its step, and the SHA-256 of its weights, for environment.json."""
         return {"run": self.source.path, "step": self.source.step, "sha256": self.sha256}
 
     def base(self) -> dict[str, Any]:
-        """Return the description of the base weights for a model trained with LoRA."""
+        """Return `record` with the absolute path of the other run, which stores the base weights of LoRA."""
         return {**self.record(), "path": str(self.source.folder.path.resolve())}
 
     def kept_by(self, objective: nn.Module) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class InitialWeights:
         return {name: self.weights[plain] for name, plain in of_base(objective).items()}
 
     def load_into(self, objective: nn.Module) -> str:
-        """Copy the weights of the backbone and of every component that both models have, and return a message on that.
+        """Copy the weights of the backbone and of every component that both models have, and return a message about it.
 
         A component is copied completely or not at all; a backbone that does not fit raises UserError. Corpus statistics
         (a running loss, token frequencies) are buffers, not weights, and are not copied.
@@ -136,5 +136,5 @@ def _misfit(part: str, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> st
         if name not in theirs:
             return f"the run has a different component, without {name}"
         if theirs[name].shape != tensor.shape:
-            return f"{name} is {list(theirs[name].shape)} there and {list(tensor.shape)} here"
+            return f"{name} has shape {list(theirs[name].shape)} there and {list(tensor.shape)} here"
     return ""

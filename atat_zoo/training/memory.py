@@ -56,7 +56,7 @@ def device_of(wanted: str) -> str:
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:
-    """Raise a `UserError` if ranks do not divide lanes or batch, a size is too large, or a package is missing."""
+    """Raise `UserError` if ranks do not divide lanes or batch, or if memory, a package or a compiler is lacking."""
     spec = experiment.train
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
         if value % ranks:
@@ -143,7 +143,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 class ZooTrainer(Trainer):
-    """Composer's trainer, but it never repeats a batch after its optimizer step, nor waits for the loss before it.
+    """Composer's trainer, but it never repeats a batch after its optimizer step, and no such step waits for the loss.
 
     With automatic micro-batches, Composer 0.32 halves them and repeats the batch when memory runs out. It does the same
     after two consecutive batches in which the allocator had to free memory, although the optimizer step of the second

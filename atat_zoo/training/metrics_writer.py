@@ -40,7 +40,7 @@ class CallbackValues(LoggerDestination):
 
 
 def without_composers_loss(destination: LoggerDestination) -> LoggerDestination:
-    """Return a destination after making it drop Composer's loss of each step; `train/loss` is the mean over steps."""
+    """Make a logger drop Composer's loss of each step, because `train/loss` replaces it, and return the logger."""
     log = destination.log_metrics
 
     def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
@@ -52,10 +52,10 @@ def without_composers_loss(destination: LoggerDestination) -> LoggerDestination:
 
 
 class TensorBoardDestination(TensorboardLogger):
-    """TensorBoard with histograms."""
+    """Composer's TensorBoard logger with histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """Log this rank's `values`, float32 [N] on the CPU, after optimizer step `step`."""
+        """On rank 0, log `values`, float32 [N] on the CPU, as a histogram for optimizer step `step`."""
         if self.writer is not None and dist.get_global_rank() == 0:
             self.writer.add_histogram(name, values, global_step=step)
 
@@ -64,7 +64,7 @@ class WandbDestination(WandBLogger):
     """Composer's Weights & Biases logger with histograms."""
 
     def log_histogram(self, name: str, values: Tensor, step: int) -> None:
-        """Log `values` in the same way as `TensorBoardDestination`."""
+        """On rank 0, log `values`, float32 [N] on the CPU, as a histogram for optimizer step `step`."""
         if dist.get_global_rank() == 0:
             import wandb
 
@@ -75,7 +75,7 @@ class MetricsWriter(Callback):
     """A callback that writes metrics to metrics.jsonl and the loggers, and stops training at a non-finite loss.
 
     `loss` is the mean over all ranks and the optimizer steps since the previous line, and the speeds cover these steps.
-    Composer has already copied each loss to the host, so summing costs nothing. Other metrics are of the line's step.
+    Composer has already copied each loss to the host, so summing is free. Other metrics are those of the line's step.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class MetricsWriter(Callback):
         self.metrics: dict[str, float | None] = {}  # from an evaluation after this step
 
     def fit_start(self, state: State, logger: Logger) -> None:
-        """Start the counts at the step where training resumes."""
+        """Start with the token count and the peak memory of the run that is resumed, if any."""
         self.tokens = int(state.timestamp.token)
         # The peak of a run includes the time before it was resumed.
         lines = self.folder.read_metrics(damaged=True)  # another rank may read the lines before they are cut

@@ -109,12 +109,12 @@ class Profile(Callback):
 
 
 def activities(gpu: bool) -> list[ProfilerActivity]:
-    """Return the activities to profile: the CPU, and the GPU if there is one."""
+    """Return the activities to profile: the CPU and, if `gpu`, the GPU."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
 
 
 def operations(profiler: Any, gpu: bool) -> list[tuple[str, float, int]]:
-    """Return the name, self time in seconds and number of calls of each operation, or on a GPU of each kernel."""
+    """Return name, self time in seconds and calls of each operation, or on a GPU of each kernel; the longest first."""
     found = []
     for average in profiler.key_averages():
         # On a GPU, only kernels: the operators that launch them report the same time again.

@@ -19,7 +19,7 @@ from atat_zoo.system.errors import UserError, clip
 def resume_from(
     folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object], step: int | None = None
 ) -> tuple[Experiment, Checkpoint | None]:
-    """Return the experiment of a locked run after overrides, and its checkpoint at `step` or its newest checkpoint.
+    """Return the experiment of a locked run after overrides, and its checkpoint at `step` or its newest one, if any.
 
     The run continues as if it had been started with the overrides; if it cannot, UserError is raised. A component that
     depends on training progress, such as a schedule, therefore has a method `extends(done, steps, more)`, which returns
@@ -99,19 +99,19 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
 def cut_back(
     folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], message: Callable[[str], object]
 ) -> Path | None:
-    """Return the path of the checkpoint `last`, after deleting the checkpoints and metrics of later steps."""
+    """Delete checkpoints and metrics after `last`, report changed device, precision or ranks, and return its path."""
     if dist.get_global_rank() == 0:
         if last and (later := folder.drop_later(last.step)):
             message(f"deleted the checkpoints after step {last.step}: {', '.join(map(str, later))}")
         if damaged := folder.cut_metrics(last.step if last else 0):
             message(damaged)
         began = folder.began_with()
-        changed = [f"{key} {began[key]} is now {now}" for key, now in computes.items() if began.get(key, now) != now]
+        changed = [f"{key} from {began[key]} to {now}" for key, now in computes.items() if began.get(key, now) != now]
         if not began.keys() >= computes.keys():
             message(
                 f"{folder.environment} does not record {', '.join(computes)} of the run; if any of these has changed, "
                 "the final weights differ slightly"
             )
         if changed:
-            message(f"the resumed run will not be bit-for-bit reproducible: {', '.join(changed)}")
+            message(f"the resumed run will not be bit-for-bit reproducible; changed: {', '.join(changed)}")
     return last.path if last else None

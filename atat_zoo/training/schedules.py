@@ -34,7 +34,7 @@ def _half_cosine(done: float) -> float:
 
 @component_base
 class WarmedSchedule(Schedule):
-    """A schedule with a linear warmup over `warmup_steps`, from 1/warmup_steps of the peak, followed by `share`."""
+    """A schedule with linear warmup over `warmup_steps`, from 1/warmup_steps of the peak; `share` defines the rest."""
 
     warmup_steps: int = param(100, help="number of linear warmup steps", ge=0)
 
@@ -113,7 +113,7 @@ class LinearSchedule(FallingSchedule):
 
 @component
 class WarmupStableDecaySchedule(FallingSchedule):
-    """The peak for most of training, followed by linear decay to the final rate (Hu et al., 2024)."""
+    """A constant rate after warmup, the peak, followed by linear decay to the final rate (Hu et al., 2024)."""
 
     name = "wsd"
     summary = "WSD: warmup, constant rate, linear decay"

@@ -59,7 +59,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Shard a tensor that every rank holds whole as `other` is sharded; return it unchanged if `other` is not."""
+    """Return a tensor that every rank holds whole, sharded as `other` is, or unchanged if `other` is not sharded."""
     if not isinstance(other, DTensor):
         return tensor
     everywhere = DTensor.from_local(tensor.to(other.device), other.device_mesh, [Replicate()], run_check=False)

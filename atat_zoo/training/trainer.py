@@ -66,7 +66,7 @@ class Reporter(Protocol):
         """Report the progress of a stage of building shards; `total` is `None` if it is unknown."""
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """Report a new line of metrics."""
+        """Report the line of metrics.jsonl after step `step` of `steps`."""
 
     def working(self, name: str, done: int, total: int | None) -> None:
         """Report the progress of evaluating the task with this name."""
@@ -108,9 +108,9 @@ def train(
     reporter: Reporter | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Train a validated experiment in the run folder `out`, which must not contain a run unless `overwrite` is set.
+    """Train a validated experiment in the run folder `out`; with `overwrite`, replace the run that is there.
 
-    `callbacks` are additional Composer callbacks that run after the built-in ones.
+    Without `overwrite`, an existing run raises a `UserError`. Composer's `callbacks` run after the built-in ones.
     """
     folder = _folder(out)
     with _locked(folder):

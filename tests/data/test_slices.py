@@ -121,7 +121,7 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path, whole):
     tokenizer = (second / "tokenizer.json").read_bytes()
     for content in ((second / "train-000001.npz").read_bytes(), own[:-100] + b"x" + own[-99:]):
         block.write_bytes(content)
-        with pytest.raises(UserError, match=r"slice 1/2 is damaged \(train-000000\.npz: .* with --slice 1/2$"):
+        with pytest.raises(UserError, match=r"slice 1/2 is damaged \(train-000000\.npz: .* with --slice 1/2 instead$"):
             join(parts)
     block.write_bytes(own)
     other = encode_slice(made(tmp_path / "other", special_tokens="both"), Slice(1, 2))

@@ -288,7 +288,7 @@ def test_a_source_that_is_not_what_it_says_is_refused(root, source, copy, tmp_pa
     (copy / "model" / "model.json").write_text(json.dumps(said))
     resolved = copy / "resolved.toml"
     resolved.write_text(resolved.read_text().replace("width = 32", "width = 16"))
-    refuses(r"does not fit \[backbone\]: backbone\.\S+ is \[.*\] there and \[.*\] here")
+    refuses(r"does not fit \[backbone\]: backbone\.\S+ has shape \[.*\] there and \[.*\] here")
     shutil.rmtree(copy)
     refuses(r"init_from: .* is not a run folder", experiment)
 

@@ -218,7 +218,7 @@ def test_two_ranks_go_on_as_one_and_as_two_again(tiny):
     two_ranks(tiny, str(tiny.path), "--out", "two-always", *words)
     as_one = unfinished(tiny, tiny.root / "two-always", "as-one", step=3)
     said = tiny.atat("train", "--resume", as_one.name).stdout
-    assert "will not be bit-for-bit reproducible: ranks 2 is now 1" in said
+    assert "will not be bit-for-bit reproducible; changed: ranks from 2 to 1" in said
     assert "continuing as-one after step 3" in said
     as_two = unfinished(tiny, as_one, "as-two", step=6)
     assert "continuing as-two after step 6" in two_ranks(tiny, "--resume", as_two.name)[0]

@@ -64,7 +64,7 @@ class Corpus(Protocol):
         """
 
     def identity(self) -> dict[str, Any]:
-        """Return the corpus's table without the parameters that do not affect the text."""
+        """Return the `[corpus]` table without the parameters that do not affect the text."""
         return unstructure(self)
 
     def stamp(self) -> Any:
@@ -72,7 +72,7 @@ class Corpus(Protocol):
         return None
 
     def size(self) -> int | None:
-        """Return the approximate total size of all documents in bytes without reading them, or None if unknown."""
+        """Return the exact or approximate size of all documents together, in bytes, or None if it is unknown."""
         return None
 
     def built(self) -> Path | None:
@@ -85,7 +85,7 @@ class Corpus(Protocol):
         return False
 
     def held_out_split(self, split: Split) -> Split:
-        """Return `split`, or the other held-out split if only the other one has a text, as in some benchmarks."""
+        """Return `split`, or the other held-out split if only that one has a text, as in some benchmarks."""
         return split
 
 
@@ -265,7 +265,7 @@ class ShardsCorpus(Corpus):
     summary = "existing shards, in a local folder or at a URL"
     refs = ("https://github.com/webdataset/webdataset", "https://filesystem-spec.readthedocs.io")
 
-    path: str = param(help="folder, or its URL, that contains manifest.json and the tar files")
+    path: str = param(help="local folder or URL with manifest.json and the tar files")
     tars: tuple[str, ...] = param((), help="URLs of tar files that are stored elsewhere; braces are expanded")
     cache: str = param("data/cache", help="folder for downloads")
     cache_size: float = param(
@@ -315,14 +315,14 @@ class Divided(Corpus):
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[str]:
-        """Yield the documents of the text that the parameter of a split names."""
+        """Yield the documents of the text named by the parameter `train`, `validation` or `test`."""
 
     def read_dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues of the text that the parameter of a split names; see `Corpus.dialogues`."""
+        """Yield the dialogues of the text named by a split's parameter; by default, raise a `UserError`."""
         return super().dialogues(split)
 
     def check_shares(self) -> None:
-        """Raise a `ValueError` if no training text would be left."""
+        """Raise a `ValueError` if the held-out shares add up to 1 or more."""
         if self.validation_share + self.test_share >= 1:
             raise ValueError("validation_share and test_share must add up to less than 1")
 
@@ -359,7 +359,7 @@ class Divided(Corpus):
 
 def held_out_share(purpose: str, key: str) -> Any:
     """Return a parameter for a `Divided` corpus: the share of documents to hold out if `key` names no text."""
-    return param(0.05, help=f"fraction of `train` held out for {purpose} if `{key}` is not set", ge=0, lt=1)
+    return param(0.05, help=f"fraction of training documents held out for {purpose} if `{key}` is not set", ge=0, lt=1)
 
 
 @attrs.frozen

@@ -150,5 +150,5 @@ def members(stream: IO[bytes]) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
 def _opened(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     if not member.isreg() or member.issparse():
         kind = "a sparse file" if member.isreg() else "a link or a device"
-        raise tarfile.ReadError(f"{member.name} is {kind}; use `tar --hard-dereference` without `--sparse`")
+        raise tarfile.ReadError(f"{member.name} is {kind}; use `tar -h --hard-dereference` without `--sparse`")
     return cast(IO[bytes], tar.extractfile(member))

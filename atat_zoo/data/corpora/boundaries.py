@@ -29,7 +29,7 @@ class Boundary(Protocol):
 
 
 def up_to(most: int, read: Callable[[int], str]) -> str:
-    """Return the text that `read` returns; raise a `MemoryError` if it has more than `most` characters."""
+    """Return the text that `read(most + 1)` returns; raise a `MemoryError` if it has more than `most` characters."""
     text = read(most + 1)
     if len(text) > most:
         raise MemoryError

@@ -95,7 +95,11 @@ def rows_of(
     field: str = "",
     stream: IO[bytes] | None = None,
 ) -> Rows:
-    """Yield the position and content of each record in a file: from CSV only `field`, from tables only `columns`."""
+    """Yield the position and content of each record in a file: from CSV only `field`, from tables only some columns.
+
+    `columns` returns those of a table's columns that are to be read. A line or row with more than `most` characters in
+    a JSON or CSV file raises a `MemoryError`.
+    """
     with stream or path.open("rb") as raw:
         if suffix(path) in TABLES:
             yield from _table(path, raw, columns)
@@ -115,7 +119,7 @@ def _json(path: Path, file: IO[str], most: int) -> Rows:
             if suffix(path) == ".json" and number == 1:
                 yield from _values(path, line + up_to(most, file.read))
                 return
-            raise UserError(f"corpus: {where}{number} is not valid JSON ({error})") from None
+            raise UserError(f"corpus: {where}{number} is not valid JSON ({error}); correct it") from None
         for each in value if isinstance(value, list) else (value,):
             yield f"{where}{number}", each
 
@@ -127,7 +131,7 @@ def _values(path: Path, text: str) -> Rows:
             value, at = json.JSONDecoder().raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             line = text.count("\n", 0, getattr(error, "pos", at)) + 1
-            raise UserError(f"corpus: {path}, line {line} is not valid JSON ({error})") from None
+            raise UserError(f"corpus: {path}, line {line} is not valid JSON ({error}); correct it") from None
         for each in value if isinstance(value, list) else [value]:
             number += 1
             yield f"{path}, item {number}", each
@@ -160,7 +164,7 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
         for row in rows:
             size, position = 0, f"{path}, line {rows.line_num}"
             if row and len(row) <= column:
-                raise UserError(f"corpus: {position} has no {field!r}, because it ends before that column")
+                raise UserError(f"corpus: {position} has no {field!r}, because it ends before that column; complete it")
             if any(row[len(names) :]):
                 said = f"{position} has {len(row)} cells for {len(names)} columns"
                 raise UserError(f"corpus: {said}; quote cells that contain the separator")
@@ -224,11 +228,7 @@ def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str
 
 
 def text_of(value: Any, field: str, position: str) -> str:
-    """Return the text of a record; `position`, which is a line or row in a file, is used in messages.
-
-    Raises:
-        NoTextError: if the record has no text.
-    """
+    """Return the text of the record at `position`; raise `NoTextError` if it has none, or `UserError` if not text."""
     found = _found(value, field)
     if found is None:
         skip = 'corpus.missing = "skip" to skip and count such records'
@@ -245,7 +245,7 @@ def text_of(value: Any, field: str, position: str) -> str:
             why = f"{field!r} is not UTF-8 text ({error.reason}); convert it"
             raise UserError(f"corpus.text_field: {position}: {why}") from None
     if not isinstance(found, str):
-        raise UserError(f"corpus.text_field: {position}: {field!r} is not text: {found!r:.60}")
+        raise UserError(f"corpus.text_field: {position}: {field!r} is not text: {found!r:.60}; name another key")
     try:
         found.encode()
     except UnicodeEncodeError:  # JSON can contain half a surrogate pair, but UTF-8 cannot
@@ -307,7 +307,7 @@ def documents(
 
 
 def dialogues(path: Path) -> Iterator[str]:
-    """Yield the dialogues in a JSON, Parquet or Arrow file in order; see `Corpus.dialogues`."""
+    """Yield the dialogues in a JSON, Parquet or Arrow file, encoded by `to_text`; raise a `UserError` if invalid."""
     if suffix(path) not in (*JSON, *TABLES):
         raise UserError(f"corpus: {path} cannot contain dialogues; convert it to .jsonl, .json, .parquet or .arrow")
     with _readable(path) as most:
@@ -319,7 +319,7 @@ def dialogues(path: Path) -> Iterator[str]:
 
 
 def dialogue_of(value: Any, position: str) -> str:
-    """Return the dialogue in a record as a string; `position`, a line or row in a file, is used in messages."""
+    """Return the dialogue in a record, encoded by `to_text`; raise a `UserError` that names `position` if invalid."""
     try:
         return to_text(messages_of(value), position)
     except ValueError as error:

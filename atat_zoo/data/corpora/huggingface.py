@@ -23,7 +23,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @component
 class HuggingFaceCorpus(Divided):
-    """A dataset from the Hugging Face hub, or a local folder of files or from `save_to_disk`, read by `datasets`.
+    """A dataset from the Hugging Face hub, a local folder of data files, or a folder written by `save_to_disk`.
 
     The text of a run must not change, so a dataset on the hub needs a commit, and the content of a folder is hashed.
     With `streaming`, `datasets` reads the rows over the network every time. Otherwise, it downloads and converts the
@@ -65,7 +65,7 @@ class HuggingFaceCorpus(Divided):
                 raise ValueError(f'keep: {condition!r} is not a condition; write one like "language=en"')
         if self.revision is not None and not _COMMIT.fullmatch(self.revision):
             raise ValueError(
-                f"revision = {self.revision!r} is not a commit of 40 hexadecimal digits; set one: a branch may change"
+                f"revision = {self.revision!r} is not a commit of 40 hexadecimal digits; set one, since branches change"
             )
 
     @override

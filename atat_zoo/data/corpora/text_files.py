@@ -66,7 +66,7 @@ class NamedFiles(Divided):
 
     @abstractmethod
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
-        """Return the files that match the patterns of a parameter, each once."""
+        """Return the files that match the patterns of the parameter `key`, each once."""
 
 
 @attrs.define

@@ -102,7 +102,7 @@ class CorpusRecipe(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The innermost folder that contains all files, in the working directory."""
+        """The innermost folder that contains all files, relative to the working directory."""
         return Path(os.path.commonpath([os.path.dirname(path) or "." for path in self.paths]))
 
     @property
@@ -113,15 +113,15 @@ class CorpusRecipe(NamedTuple):
 
 
 def read(name: str) -> CorpusRecipe:
-    """Return the shipped source or the source file called `name`; raise a `UserError` if it is unknown or invalid."""
+    """Return the recipe in the shipped source or the file `name`; raise a `UserError` if it is unknown or invalid."""
     file = shipped(f"{CORPORA}/{name}") or shipped(f"{TOKENIZERS}/{name}") or Path(name)
     try:
         table = read_toml(file)
     except FileNotFoundError:
         known = [*recipes(), *recipes(TOKENIZERS)]
         raise UserError(
-            f"unknown corpus or tokenizer {clip(repr(name))}: no such file{nearest(name, known)} (shipped: "
-            f"{', '.join(known)})"
+            f"unknown corpus or tokenizer {clip(repr(name))}: no such file{nearest(name, known)}; pass "
+            f"a TOML file with [source], or one of the shipped names: {', '.join(known)}"
         ) from None
     if not isinstance(own := table.get("source"), dict):
         raise UserError(f"{file}: source: the table [source] is missing; add it with the URLs of the text")
@@ -145,7 +145,7 @@ def read(name: str) -> CorpusRecipe:
 
 
 def every() -> list[CorpusRecipe]:
-    """Return the sources that ship with atat-zoo, the corpora before the tokenizers."""
+    """Return the recipes that ship with atat-zoo, the corpora before the tokenizers."""
     return [read(name) for name in (*recipes(), *recipes(TOKENIZERS))]
 
 
@@ -168,7 +168,7 @@ _DAMAGED = (*DAMAGED, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 
 
 def get(recipe: CorpusRecipe, say: Say) -> Record:
-    """Download a source's text unless it exists, or wait for another process to; return the record of the download.
+    """Download the missing files of a recipe, after any other download of it, and return the record of the download.
 
     A `UserError` names a file that cannot be downloaded, unpacked or written, or a text that has changed.
     """
@@ -500,7 +500,7 @@ def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
 
 
 def marker(folder: Path, name: str) -> Path:
-    """Return the file that marks an incomplete download; its keys are `command`, `folder` and, by path, `source`."""
+    """Return the path of the JSON file that marks an incomplete download, with `command`, `folder` and `source`."""
     return folder / f".{name}.source.part"  # hidden from patterns like text/*
 
 

@@ -51,10 +51,10 @@ class TokenizerModel(Protocol):
     def chat(self, messages: Sequence[Message], *, answering: bool = False) -> list[Part]:
         """Return the tokens of a dialogue: the context, and the answers, which are the assistant's messages.
 
-        With `answering`, the tokens end where the assistant's next message begins. By default, a message consists of
-        BOS, its role, a newline, its content and EOS, and the loss of an answer includes its content and EOS. A
-        tokenizer may have its own template. A dialogue that the template rejects, or a tokenizer without BOS and EOS,
-        raises a `UserError`.
+        With `answering`, the tokens end where the assistant's next message begins. In the plain template, the default,
+        a message consists of BOS, its role, a newline, its text and EOS, and the loss of an answer includes its text
+        and EOS. A tokenizer may have its own template. A dialogue that the template rejects, or a tokenizer without BOS
+        and EOS, raises a `UserError`.
         """
         if self.bos is None or self.eos is None:
             raise UserError(
@@ -101,14 +101,14 @@ class Tokenizer(Protocol):
         """Return the tokenizer, which is trained on the documents of the training split if it needs training."""
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer saved by `save`, without reading its original files."""
+        """Return the tokenizer that `TokenizerModel.save` wrote to `folder`, without reading its original files."""
 
     def fingerprint(self) -> str | None:
         """Return a hash of the tokenizer's files, so that other files get new shards; None if it has no files."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """Return the tokenizer's table without the parameters that do not affect the tokens."""
+        """Return the `[tokenizer]` table without the parameters that do not affect the tokens."""
         return unstructure(self)
 
     @property
@@ -118,5 +118,5 @@ class Tokenizer(Protocol):
 
     @property
     def like(self) -> Tokenizer | None:
-        """For `run`, the run's [tokenizer], with `fingerprint` the SHA-256 of its `tokenizer.json`; else None."""
+        """The tokenizer of the run that `run` names (then `fingerprint` is its file's SHA-256); None for all others."""
         return None

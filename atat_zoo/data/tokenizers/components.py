@@ -81,7 +81,7 @@ class BPETokenizer(Tokenizer):
         "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
     )
 
-    vocabulary_size: int = param(2048, help="maximum vocabulary size, with 256 bytes, BOS and EOS", ge=258, le=2**31)
+    vocabulary_size: int = param(2048, help="maximum vocabulary size, including bytes, BOS and EOS", ge=258, le=2**31)
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:

@@ -31,7 +31,7 @@ ALPHABET = " " + string.ascii_lowercase
 
 
 class TableModel(TokenizerModel):
-    """The decoding half of a `TokenizerModel`, given the bytes of each id (none for BOS, EOS and ids without text)."""
+    """A base class of tokenizers that decodes with each id's bytes (none for BOS, EOS and ids without text)."""
 
     def __init__(self, table: Sequence[bytes], *, bos: int | None, eos: int | None) -> None:
         self._table = [*table, b"[MASK]"]
@@ -169,7 +169,7 @@ def _bounded(tokenizer: Tokenizer, path: Path) -> Tokenizer:
     ids = tokenizer.get_vocab(with_added_tokens=True).values()
     if not ids or max(ids) >= 2 * len(ids) + _GAPS:
         held = f"{len(ids)} tokens, but the largest id is {max(ids)}" if ids else "no tokens"
-        raise UserError(f"tokenizer file {path} has {held}; number the tokens without large gaps, or copy the file")
+        raise UserError(f"tokenizer file {path} has {held}; number the tokens without large gaps, or copy it again")
     return tokenizer
 
 
@@ -187,7 +187,7 @@ def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> To
 
 
 def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
-    """Load a byte-level BPE from a vocabulary (JSON) and merges (text) in the format of GPT-2."""
+    """Return a byte-level BPE from files in GPT-2's format: JSON and text; raise a `UserError` if they are invalid."""
     try:
         tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises bare Exception
