@@ -7,7 +7,7 @@ CONTRACT = 2
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the backbones in this package."""
+    """Return the backbone classes in this package."""
     from atat_zoo_checkpoints.ddit import DDiTBackbone
     from atat_zoo_checkpoints.llada2 import LLaDA2Backbone
     from atat_zoo_checkpoints.llama import LlamaBackbone
@@ -17,7 +17,7 @@ def atat_zoo_backbone() -> list[type]:
 
 @hookimpl
 def atat_zoo_objective() -> list[type]:
-    """Return the objectives in this package."""
+    """Return the objective classes in this package."""
     from atat_zoo_checkpoints.set_diffusion import SetDiffusionObjective
 
     return [SetDiffusionObjective]

@@ -1,8 +1,7 @@
-"""Model card for an exported model: the template `card.md`, filled from the run's records.
+"""The model card of an exported model: the template `card.md`, filled in from the run's records.
 
-Where an evaluation is missing, the card names the command that produces it. Quantities have the names from
-`results.quantity_names`. A run may come from an untrusted source, so `_received` reduces recorded strings to one line
-without tags and links.
+Where an evaluation is missing, the card names its command. `evaluation.results.quantity_names` names the quantities. A
+run may come from an untrusted source, so `_received` removes line breaks, tags, links and code from recorded strings.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from atat_zoo_checkpoints.published_model import HUB_NAME, Base
 if TYPE_CHECKING:
     from atat_zoo.generation.model import Model
 
-# The kinds of components that a card lists.
-_SAID = (
+_SAID = (  # the kinds of components that a card lists
     "objective",
     "backbone",
     "tokenizer",
@@ -49,7 +47,10 @@ _SAID = (
 
 
 def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None = None) -> str:
-    """Return the README.md for a model exported to `folder`; `base` is the base model of an adapter."""
+    """Return the model card of an exported run as Markdown, with the title `name`.
+
+    `folder` must contain the export's config.json, except for an adapter, whose base model is `base`.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     experiment, module, step, kept = model.experiment, model.module, model.step, RunFolder(run)
@@ -60,8 +61,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         causal = not str((written.get("architectures") or ["MaskedLM"])[0]).endswith("MaskedLM")
     else:
         causal = bool(getattr(module.backbone, "causal", objective.hub_form == "causal"))
-    # The published model that the weights come from, if the model was not trained here.
-    origin = _received(kept.imported()) if step == 0 else {}
+    origin = _received(kept.imported()) if step == 0 else {}  # the published model, if it was not trained here
     revision = origin.get("revision")
     environment = _received(run_records.environment(kept))
     tables = _received(list(store.tables(kept, warn=False)))

@@ -1,4 +1,4 @@
-"""The commands `atat import`, which creates a run from a published model, and `atat export`, which does the reverse."""
+"""Commands: `atat import` creates a run from a published model, and `atat export` writes a run for the hub."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from atat_zoo.system.errors import UserError
 def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
     """Import MODEL as the run folder RUN. MODEL is a name on the Hugging Face hub, a folder or a .ckpt file.
 
-    Supported are SEDD, MDLM, BD3-LM, SetDLM, LLaDA and Dream, and with atat-zoo-transformers also the masked and causal
-    language models that transformers supports. Pass KEY=VALUE to override a key of the run's experiment.
+    MODEL can be a SEDD, MDLM, BD3-LM, SetDLM, LLaDA or Dream or, with atat-zoo-transformers, a masked or causal
+    language model that transformers supports. Pass KEY=VALUE to override a key of the run's experiment.
     """
     from atat_zoo_checkpoints.model_import import import_model
 
@@ -52,7 +52,7 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> 
     metavar="MODEL",
     help="With --adapter: base model, as a folder or OWNER/NAME (default: the model that was imported for RUN).",
 )
-@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload the export to the hub, privately if new.")
+@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload the export; a new model is private.")
 @click.option("--public", is_flag=True, help="With --push: make a new model public.")
 def export(
     run: Path, folder: Path, step: int | str | None, dtype: str | None, repository: str | None, public: bool, **how: Any

@@ -1,4 +1,4 @@
-"""The transformer of SEDD, MDLM, BD3LM, Duo and SetDLM, for their published weights."""
+"""The backbone `ddit`: the transformer of SEDD, MDLM, BD3LM, Duo and SetDLM, for weights in their published formats."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ PREFIX = {"sedd": "", "mdlm": "backbone.", "bd3lm": "backbone.", "setdlm": "back
 
 @component
 class DDiTBackbone(LoRABackbone):
-    """Diffusion transformer from SEDD, which MDLM, D3PM, BD3LM, Duo, SetDLM and autoregressive baselines also use.
+    """Diffusion transformer from SEDD, which MDLM, BD3LM, Duo, SetDLM and their baselines, such as D3PM, also use.
 
     It has rotary position embeddings, layer norms with a gain, a feed-forward network with biases, and adaLN: a
-    conditioning vector computed from σ = −log α scales, shifts and gates every branch; without time conditioning,
-    σ = 0. The zoo's `dit` normalises queries and keys and does not have biases, so its weights are not interchangeable
-    with those of `ddit`.
+    vector computed from σ = −log α, where a token is visible at time t with probability α, scales, shifts and gates
+    every branch; without time conditioning, σ = 0. The zoo's `dit` normalises queries and keys and has no biases, so it
+    cannot load these weights.
 
     `atat import` reads the safetensors of kuleshov-group/mdlm-…, bd3lm-…, owt-setdlm-… and louaaron/sedd-… on the hub,
     and checkpoints (*.ckpt) from the training code of MDLM, BD3LM and Duo. Dropout is not supported.
     """
 
     name = "ddit"
-    summary = "diffusion transformer for the published weights of SEDD, MDLM, BD3-LM, Duo and SetDLM"
+    summary = "diffusion transformer for the published weights of SEDD, MDLM, BD3-LM and SetDLM"
     refs = ("arXiv:2310.16834", "arXiv:2406.07524", "arXiv:2503.09573", "arXiv:2212.09748")
 
     layers: int = param(12, help="number of layers", ge=1, le=10_000)
     width: int = param(768, help="width of the hidden states", ge=2)
     heads: int = param(12, help="number of attention heads", ge=1)
     condition: int = param(
-        128, help="width of the adaLN conditioning; 0 disables it, as in autoregressive networks and SetDLM", ge=0
+        128, help="width of the adaLN conditioning; 0 disables adaLN, as in autoregressive networks and SetDLM", ge=0
     )
     rows: int | None = param(None, help="number of embedding rows, with the mask; default: vocabulary size + 1", ge=1)
     mask_id: int | None = param(
@@ -82,7 +82,7 @@ class DDiTBackbone(LoRABackbone):
         return 2 * of_layers + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if sequences are too long, or a time-conditioned network gets a different σ(t)."""
+        """Yield a problem if sequences are too long, or `noise` does not have a time-conditioned network's σ(t)."""
         yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
@@ -107,7 +107,7 @@ class DDiTBackbone(LoRABackbone):
         return DDiTModule(context, name=self.name, **values_of(self))
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return two dicts with published names as keys: a network's weights, as views, and its stored constants."""
+        """Return two dicts by published name: a network's weights, as views, and constants that files may contain."""
         from atat_zoo_checkpoints.ddit_module import published_weights, sets_mask
 
         prefix = PREFIX[self.form]
@@ -117,23 +117,23 @@ class DDiTBackbone(LoRABackbone):
         return published_weights(module, prefix), constants
 
     def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
-        """Return the config.json that `atat import` needs to read a network's published weights.
+        """Return the content of the config.json that `atat import` needs to read a network's published weights.
 
         Raises:
-            UserError: if published models of this form do not have a config.json.
+            UserError: if no model of this form with the experiment's objective was published with a config.json.
         """
         from atat_zoo_checkpoints.ddit_forms import config_of
 
         return config_of(self, module.rows, experiment)
 
     def no_export_because(self, experiment: Experiment) -> str | None:
-        """Return why a network cannot be exported, or None if it can; see `Backbone`."""
+        """Return a clause that says why a network cannot be exported, or None if it can; see `Backbone`."""
         from atat_zoo_checkpoints.ddit_forms import unpublished
 
         return unpublished(self, experiment)
 
     def export(self, *of: Any, **how: Any) -> None:
-        """Write a network in its published format; see `Backbone`."""
+        """Write a network and its tokenizer to a folder in the published format; `Backbone` lists the arguments."""
         from atat_zoo_checkpoints.model_export import write_as_published
 
         write_as_published(self, *of, **how)
@@ -147,18 +147,18 @@ class DDiTBackbone(LoRABackbone):
 
     @classmethod
     def import_table(cls, published: Any, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the experiment tables for a model; see `Backbone`."""
+        """Return the tables of a model's experiment; see `Backbone`."""
         from atat_zoo_checkpoints.ddit_forms import table_of
 
         return table_of(published, said)
 
     def imported(self, module: Any, published: Any) -> DDiTBackbone:
-        """Load a model's weights into a module and return this backbone; D3PM's mask layer gets the head's mask row."""
+        """Copy a model's weights into an `ObjectiveModule`, or raise a `UserError`, and return this backbone."""
         from atat_zoo_checkpoints.model_import import fill
 
         network = module.backbone
         fill(*self.published(network), published)
-        if (of_mask := getattr(module, "mask_head", None)) is not None:
+        if (of_mask := getattr(module, "mask_head", None)) is not None:  # only D3PM's module has one
             of_mask.weight.data.copy_(network.head.weight[network.mask_id])
             of_mask.bias.data.copy_(network.head.bias[network.mask_id])
         return self

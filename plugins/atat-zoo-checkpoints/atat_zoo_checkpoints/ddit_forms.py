@@ -1,8 +1,8 @@
-"""Published settings of a `ddit`: config.json on the hub, or the settings in checkpoints of MDLM, BD3LM and Duo.
+"""How a model's config.json, or the settings in a checkpoint of MDLM, BD3LM or Duo, map to the backbone `ddit`.
 
 The formats are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms,
-kuleshov-group/setdlms and s-sahoo/duo. MDLM and Duo put BOS and EOS around each sequence and EOS after each document;
-SEDD, and SetDLM on OpenWebText, only put EOS after each document.
+kuleshov-group/setdlms and s-sahoo/duo. MDLM, BD3LM and Duo put BOS and EOS around each sequence and EOS after each
+document; SEDD, and SetDLM on OpenWebText, only put EOS after each document.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_MASK = "uses uniform noise without a mask token and is not a masked diffusio
 
 @attrs.frozen
 class Shape:
-    """Sizes and objective of a published network, where `objective` is a name in the zoo."""
+    """Settings of a published model, in one format for all forms of `DDiTBackbone`; `objective` names a component."""
 
     form: str
     objective: str
@@ -58,7 +58,7 @@ class Shape:
 
 
 def form_of(config: dict[str, Any]) -> str | None:
-    """Return the form of published settings, or None if they describe a different network."""
+    """Return the format of settings: mdlm, bd3lm, duo, sedd, setdlm or (in a checkpoint) settings; None if unknown."""
     kind = str(config.get("model_type", "")).lower()
     if kind in ("mdlm", "bd3lm", "duo"):
         return "setdlm" if "backbone_config" in config else kind
@@ -70,7 +70,7 @@ def form_of(config: dict[str, Any]) -> str | None:
 
 
 def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
-    """Return the experiment tables for a model, or raise a `UserError` if its network or settings are not supported."""
+    """Return the tables of a model's experiment (see `Backbone`), or raise a `UserError` if it is not supported."""
     form, config = form_of(published.config), published.config
     if form == "duo":
         raise UserError(f"{published.model} {_NO_MASK}")
@@ -125,7 +125,7 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
     """Return a table with the mask's id if it is known; for an autoregressive model, with the id of BOS."""
     if shape.objective == "autoregressive":
         if text.bos is None:
-            raise UserError("the tokenizer has no BOS, but every text starts with it here; pass tokenizer.bos=")
+            raise UserError("every text starts with BOS, but the tokenizer has none; use another: tokenizer.path=FILE")
         return {"mask_id": text.bos}
     known = text.mask if shape.mask_id is None else shape.mask_id
     return {"mask_id": known} if known is not None else {}
@@ -136,7 +136,7 @@ def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
     start, length = text.bos if shape.bos_id is None else shape.bos_id, shape.length - 1
     window, power = shape.window or (1.0, 1.0)
     if start is None:
-        raise UserError("the tokenizer has no BOS, but every text follows it here; pass tokenizer.bos=")
+        raise UserError("every text follows a BOS, but the tokenizer has none; use another: tokenizer.path=FILE")
     tables = {
         "objective": {"use": "set_diffusion", "start": start},
         "position_sets": {"use": "staggered", "sets": length, "window": window, "power": power},
@@ -162,7 +162,7 @@ def _window_of(noise: dict[str, Any], length: int) -> tuple[float, float]:
 
 
 def of_hub(config: dict[str, Any], model: str) -> Shape:
-    """Return the shape from the config.json of an MDLM or BD3LM model on the hub."""
+    """Return the `Shape` from the config.json of an MDLM or BD3LM model, or raise a `UserError` if not supported."""
     form = str(config["model_type"]).lower()
     blocks = form == "bd3lm"
     if config.get("causal") or not config.get("adaln", True):
@@ -180,7 +180,7 @@ def of_hub(config: dict[str, Any], model: str) -> Shape:
 
 
 def of_setdlm(config: dict[str, Any], model: str) -> Shape:
-    """Return the shape from the config.json of a SetDLM model on the hub."""
+    """Return the `Shape` from the config.json of a SetDLM model, or raise a `UserError` if not supported."""
     network, noise = config["backbone_config"], config.get("noise_config") or {}
     kind = (config.get("architectures") or [None])[0]
     if kind != "SetDLM":
@@ -286,20 +286,20 @@ def _of_network(network: dict[str, Any], **known: Any) -> Shape:
 
 
 def unpublished(spec: Any, experiment: Experiment) -> str | None:
-    """Return why a network's form has no published config.json, or None if it has one."""
+    """Return a clause that says why no config.json for such a network was published, or None if one was."""
     objective = experiment.parts["objective"]
     alone = _ALONE.get(spec.form)
     fits = objective.name not in ("d3pm", *_ALONE.values()) if alone is None else objective.name == alone
     if fits and (spec.condition or spec.form == "setdlm"):
         return None
-    return f"no {spec.form} model with objective {objective.name!r} and these sizes was published with a config.json"
+    return f"no published {spec.form} config.json has objective {objective.name!r} and condition = {spec.condition}"
 
 
 def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
-    """Return the config.json for a network with `rows` embedding rows, in the published format.
+    """Return the content of config.json, in the published format, for a network with `rows` embedding rows.
 
     Raises:
-        UserError: if no config.json of this form has been published.
+        UserError: if no config.json for such a network was published.
     """
     objective = experiment.parts["objective"]
     if why := unpublished(spec, experiment):

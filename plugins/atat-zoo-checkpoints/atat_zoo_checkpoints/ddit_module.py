@@ -73,7 +73,7 @@ class DDiTModule(PublishedNetwork):
         attention: Any = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """See `BackboneModule`."""
+        """Return the hidden states [B, L, D]; see `BackboneModule`. Raise a `ValueError` without a required t."""
         position = positions_of(tokens, positions, attention, cache, longest=self.max_length)
         h = self.embed(tokens)
         c = self.condition(t, h)
@@ -99,7 +99,7 @@ class DDiTModule(PublishedNetwork):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each with a residual connection."""
+    """Transformer layer: attention and a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int, condition: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Layer(nn.Module):
         attention: Any,
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
     ) -> Tensor:
-        """Return the updated hidden states [B, L, D]; `join` prepends cached keys and values."""
+        """Return the updated hidden states [B, L, D], given the condition c; `join` prepends cached keys and values."""
         B, L, D = h.shape
         changes: Any = (None,) * 6
         if self.modulation is not None and c is not None:
@@ -135,7 +135,7 @@ class Layer(nn.Module):
 
 
 def modulation(width: int, condition: int, parts: int) -> nn.Linear | None:
-    """Return a zero-initialised layer from a condition to `parts` shifts, scales and gates; None if its width is 0."""
+    """Return a zero-initialised layer from a condition to `parts` vectors [D], or None for a condition of width 0."""
     if not condition:
         return None
     layer = nn.Linear(condition, parts * width)
@@ -163,7 +163,7 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
-    """Return a dict from published name to the network's weight; the values are views."""
+    """Return a dict from published name to a view of the network's weight; layers' names begin with `prefix`."""
     names = {f"{prefix}vocab_embed.embedding": module.table.weight}
     if module.sigma is not None:
         names |= _of(f"{prefix}sigma_map.mlp.0", module.sigma[0]) | _of(f"{prefix}sigma_map.mlp.2", module.sigma[2])

@@ -1,4 +1,4 @@
-"""Small backbones for conformance tests."""
+"""Parameters of small backbones for the conformance tests."""
 
 from __future__ import annotations
 

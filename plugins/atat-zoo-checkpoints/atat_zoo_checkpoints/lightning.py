@@ -1,4 +1,4 @@
-"""Reader for Lightning checkpoints: weights, EMA and training settings, without running any code."""
+"""Read the weights, the EMA and the training settings of Lightning checkpoints, without running any code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     the network's parameters (`backbone.` in the state), without buffers.
 
     Raises:
-        UserError: if the file is not a Lightning checkpoint, contains code, or has an EMA for a different network.
+        UserError: if the file is damaged or not a Lightning checkpoint, contains code, or has unsupported weights.
     """
     found = _loaded(path)
     state, ema = found.get("state_dict"), found.get("ema")
@@ -122,8 +122,8 @@ def _unreadable(path: Path, error: Exception) -> UserError:
         return UserError(f"{path} cannot be read: {clip(reason)}; check the path, or copy the file again")
     # Do not show torch's message, which advises programmers to allow the code to run.
     return UserError(
-        f"{path} cannot be read: the pickle is damaged, or uses protocol 4 or 5, which can only be read by running "
-        "code; copy the file again, or use safetensors instead"
+        f"{path} cannot be read: the pickle is damaged, or uses protocol 4 or 5, which torch cannot read without "
+        "running code; copy the file again, or use safetensors instead"
     )
 
 

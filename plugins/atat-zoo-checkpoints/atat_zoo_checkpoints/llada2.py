@@ -1,4 +1,4 @@
-"""The mixture-of-experts transformer for the published weights of LLaDA 2.0 and 2.1."""
+"""The backbone `llada2`: a mixture-of-experts transformer for the published weights of LLaDA 2.0 and 2.1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class LLaDA2Backbone(LlamaBackbone):
     """A `llama` backbone with QK-norm, partial rotary embedding and a mixture of experts.
 
-    LLaDA 2 generates text block by block with the objective `block`, by default in blocks of 32 tokens. `atat import`
+    LLaDA 2 is trained with the objective `block` and generates text in blocks, by default of 32 tokens. `atat import`
     reads LLaDA 2.0 and 2.1, both mini and flash. The biases that balance the load of the experts keep their published
     values, even in training.
     """
@@ -64,7 +64,7 @@ class LLaDA2Backbone(LlamaBackbone):
 
     @property
     def matrices(self) -> int:
-        """Number of weights that multiply each token, summed over the layers; only chosen and shared experts count."""
+        """Number of weights that multiply each token, summed over the layers; only the token's experts count."""
         return self._weights(self.chosen)
 
     @property
@@ -80,7 +80,7 @@ class LLaDA2Backbone(LlamaBackbone):
         return self.layers * attention + mlps
 
     def feed_forward(self, number: int, dtype: torch.dtype) -> nn.Module:
-        """Return the feed-forward network for layer `number`."""
+        """Return the network after attention in layer `number`: dense in the first `dense_layers`, else a `Mixture`."""
         from atat_zoo_checkpoints.mixture import Mixture
 
         return (

@@ -1,4 +1,4 @@
-"""The bidirectional Llama network for the published weights of LLaDA 8B and Dream 7B."""
+"""The backbone `llama`: a bidirectional Llama network for the published weights of LLaDA 8B and Dream 7B."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class LlamaBackbone(LoRABackbone):
         return self.matrices
 
     def feed_forward(self, number: int, dtype: torch.dtype) -> nn.Module:
-        """Return the feed-forward network for a layer."""
+        """Return a gated feed-forward network (SwiGLU) for layer `number`; all layers have the same sizes."""
         from atat_zoo_checkpoints.llama_module import SwiGLU
 
         return SwiGLU(self.width, self.inner, dtype)
@@ -175,13 +175,13 @@ class LlamaBackbone(LoRABackbone):
         return LlamaModule(context, **values_of(self) | {key: getattr(self, key) for key in derived})
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a dict from published name to a view of the network's weight, and an empty dict of constants."""
+        """Return a dict from published name to a view of the network's weight, and an empty dict for the constants."""
         from atat_zoo_checkpoints.llama_module import published_weights
 
         return published_weights(module, FORMS[self.form]), {}
 
     def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
-        """Return the config.json that `atat import` needs to read a network's published weights."""
+        """Return the content of the config.json that `atat import` needs to read a network's published weights."""
         from atat_zoo_checkpoints.llama_forms import config_of
 
         return config_of(self, module, next(kind for kind in self.kinds if kind.lower().startswith(self.form)))
@@ -191,25 +191,25 @@ class LlamaBackbone(LoRABackbone):
         return None
 
     def export(self, *of: Any, **how: Any) -> None:
-        """Write a network in its published format; see `Backbone`."""
+        """Write a network and its tokenizer to a folder in the published format; `Backbone` lists the arguments."""
         from atat_zoo_checkpoints.model_export import write_as_published
 
         write_as_published(self, *of, **how)
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
-        """Return whether a config.json describes a supported model."""
+        """Return whether the `model_type` of `config`, a config.json, is one of this backbone's `kinds`."""
         return config.get("model_type") in cls.kinds
 
     @classmethod
     def import_table(cls, published: Any, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the experiment tables for a model; see `Backbone`."""
+        """Return the tables of a model's experiment; see `Backbone`."""
         from atat_zoo_checkpoints.llama_forms import table_of
 
         return table_of(published, said, cls.kinds)
 
     def imported(self, module: Any, published: Any) -> LlamaBackbone:
-        """Load a model's weights into a module and return this backbone."""
+        """Copy a model's weights into an `ObjectiveModule`, or raise a `UserError`, and return this backbone."""
         from atat_zoo_checkpoints.model_import import fill
 
         fill(*self.published(module.backbone), published)

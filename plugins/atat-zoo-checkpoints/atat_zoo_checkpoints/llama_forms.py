@@ -1,4 +1,4 @@
-"""Published settings of a `llama` or `llada2`: the config.json of LLaDA 8B, Dream 7B and LLaDA 2."""
+"""How the config.json of LLaDA 8B, Dream 7B and LLaDA 2 maps to the backbones `llama` and `llada2`, and back."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _USUAL = {
 
 @attrs.frozen
 class Form:
-    """Format of a config.json.
+    """Format of the config.json of one family of models.
 
     Attributes:
         backbone: name of the zoo's backbone, and the parameters that the format determines.
-        keys: parameters of the backbone that settings determine, each with the key and type of its setting.
-        fixed: supported values of other settings, the first written on export; None if a setting may be absent.
+        keys: parameters of the backbone that config.json contains, each with its key and type there.
+        fixed: supported values of other keys, None if a key may be absent; an export writes the first value.
         context: maximum length of a training sequence.
         ends: names of the BOS and EOS tokens.
-        absent: default values of settings that may be absent.
+        absent: default values of keys of config.json that may be absent.
         tokenizer: name on the hub of the tokenizer for a model without its own.
         block: default number of tokens per generated block; 0 to generate the whole text at once.
     """
@@ -138,7 +138,7 @@ FORMS = {"llada": _LLADA, "Dream": _DREAM, "llada2_moe": _LLADA2, "llada21_moe":
 
 
 def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return the experiment tables for a model, or raise a `UserError` unless its `model_type` is one of `kinds`."""
+    """Return the tables of a model's experiment (see `Backbone`); a `UserError` if `model_type` is not in `kinds`."""
     config = published.config
     if (kind := str(config.get("model_type"))) not in kinds:
         raise UserError(f"the config.json of {published.model} describes a different network; leave backbone.use out")
@@ -161,7 +161,7 @@ def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...])
 
 
 def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any]:
-    """Return the backbone's table for an experiment.
+    """Return the experiment's table for the backbone, from the content of a config.json in a format.
 
     Raises:
         UserError: if a setting in `form.fixed` is not supported. A missing key of `form.keys` raises a `KeyError`.
@@ -184,7 +184,7 @@ def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any
 
 
 def config_of(spec: Any, network: Any, kind: str) -> dict[str, Any]:
-    """Return the config.json for a network, with `kind` as its `model_type`."""
+    """Return the content of the config.json for a network, with `kind` as its `model_type`."""
     form = FORMS[kind]
     config = {key: values[0] for key, values in form.fixed.items()}
     config |= {key: getattr(spec, name) for name, (key, _) in form.keys.items()}

@@ -1,6 +1,6 @@
 """The networks of `llama` and `llada2`.
 
-Shapes: B sequences, L tokens, D width, H heads, K key heads, E experts.
+Shapes: B sequences, L tokens, D width, H heads, K key/value heads, V predictable tokens.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LlamaModule(PublishedNetwork):
         attention: Any = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """See `BackboneModule`."""
+        """Return the hidden states [B, L, D]; see `BackboneModule`. With `shift`, a mask or cache is an error."""
         position = positions_of(tokens, positions, attention, cache, longest=self.max_length)
         if self.shift and (attention is not None or cache is not None):
             raise UserError(
@@ -94,7 +94,7 @@ class LlamaModule(PublishedNetwork):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each with a residual connection."""
+    """Transformer layer: attention and a feed-forward network, each with a residual connection."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SwiGLU(nn.Module):
 
 
 def published_weights(module: LlamaModule, names: dict[str, str]) -> dict[str, Tensor]:
-    """Return a dict from published name to a view of the network's weight; `names` is one of `FORMS`."""
+    """Return a dict from published name to a view of the network's weight; `names` is from `llama.FORMS`."""
     found = {f"{names['table']}.weight": module.table.weight}
     for number, layer in enumerate(module.blocks):
         at = f"{names['layer']}.{number}."

@@ -1,4 +1,4 @@
-"""A mixture of experts.
+"""The mixture of experts in `llada2`.
 
 Shapes: N tokens, D width, E experts in G groups, k experts per token.
 """
@@ -50,7 +50,7 @@ class Mixture(nn.Module):
 
 
 class Router(nn.Module):
-    """Router of each token to the best experts in the best groups; a group ranks by the sum of its two best scores."""
+    """Router that chooses k experts for each token from the groups whose two best experts have the highest scores."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Router(nn.Module):
         self.expert_bias = nn.Buffer(torch.zeros(experts))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the experts for tokens [N, D], int64 [N, k], and the experts' weights, float32 [N, k]."""
+        """Return the numbers of the experts for tokens [N, D], int64 [N, k], and their weights, float32 [N, k]."""
         scores = F.linear(tokens.float(), self.weight.float()).sigmoid()
         biased = (scores + self.expert_bias).view(len(tokens), self.groups, -1)
         best = biased.topk(2, dim=-1).values.sum(-1).topk(self.chosen_groups, dim=-1).indices

@@ -1,4 +1,4 @@
-"""Export of a run to a folder for `from_pretrained`, and to the Hugging Face hub.
+"""Export a run to a folder in the Hugging Face format, and upload the folder to the hub.
 
 The backbone's method `export` writes the network, except for the zoo's own `dit`, which the package `hub` writes. A
 LoRA run can also be exported as a peft adapter, which only contains the LoRA matrices.
@@ -35,7 +35,7 @@ def check_export(
 
     Raises:
         UserError: if the run does not exist, its network cannot be exported, `folder` exists and is not an empty
-            folder, `max_shard_size` is not a size, `base` is passed without `adapter`, or `base_of` raises.
+            folder, `max_shard_size` is not a size, `base` is passed without `adapter`, or `base_of` raises one.
     """
     experiment = from_run(run)
     backbone = experiment.parts["backbone"]
@@ -79,7 +79,7 @@ def export_run(
     adapter: bool = False,
     base: str | None = None,
 ) -> Model:
-    """Export a run's network with its tokenizer, a model card and, for the backbone `dit`, its code.
+    """Write a run's network, tokenizer and model card to a folder, with code if the network is a `dit`.
 
     Args:
         run: run folder.
@@ -88,14 +88,14 @@ def export_run(
         dtype: name of the weights' data type in torch; None to keep the run's.
         max_shard_size: maximum size of each weights file, such as "5GB".
         name: name of the model in the card; None for the name of the folder.
-        adapter: whether to write the matrices of a LoRA run as a peft adapter instead of merging them.
+        adapter: whether to write only a peft adapter, the LoRA matrices of the run, and the model card.
         base: base model of the adapter; None for the published model that the run started from.
 
     Returns:
         The exported model.
 
     Raises:
-        UserError: if the run cannot be exported; see `check_export`.
+        UserError: if the run cannot be exported (see `check_export`), or a weight is too large for `dtype`.
     """
     run, out = Path(run), Path(out)
     experiment = check_export(run, out, max_shard_size=max_shard_size, adapter=adapter, base=base)
@@ -145,7 +145,7 @@ def write_as_published(
     dtype: str | None,
     max_shard_size: str,
 ) -> None:
-    """Write config.json, the weights under their published names, and the tokenizer, which `atat import` can read."""
+    """Write a network of backbone `spec` in its published format: config.json, the weights and the tokenizer."""
     import torch
     from huggingface_hub import save_torch_state_dict
     from transformers import PreTrainedTokenizerFast
@@ -256,7 +256,7 @@ def push(folder: Path, name: str, *, public: bool = False) -> str:
     except Exception as error:  # the library raises many types of exceptions
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"--push {name}: the upload failed: {clip(first)}; the export in {clip(folder)} is complete: check the "
+            f"--push {name}: the upload failed: {clip(first)}; the export in {clip(folder)} is complete; check the "
             f"network and that your token has write access, and retry with `hf upload {name} {folder}`"
         ) from None
     return str(address)

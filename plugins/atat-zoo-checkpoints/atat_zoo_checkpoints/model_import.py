@@ -36,9 +36,9 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # suppor
 def import_model(
     model: str, out: Path, overrides: Sequence[str] = (), *, revision: str | None = None, overwrite: bool = False
 ) -> Model:
-    """Create a run folder from a published model, which can be used to sample, infill and evaluate.
+    """Create a run folder from a published model, for sampling, infilling and evaluation, and return the model.
 
-    The run does not depend on the model's files. To train the model further, set `init_from` to the run folder.
+    The run does not need the model's files, except the model's own code. For more training, set `init_from` to the run.
 
     Args:
         model: name on the hub, folder, or Lightning checkpoint.
@@ -133,11 +133,11 @@ def _reader(published: Published, said: dict[str, Any]) -> Any:
     what = f"{published.model} (model_type {clip(repr(kind))})" if kind else published.model
     if reading:
         names = ", ".join(cls.name for cls in reading)
-        raise UserError(f"several backbones recognise {what}: {names}; choose one with backbone.use=")
+        raise UserError(f"several backbones recognise {what}: {names}; choose one with backbone.use=NAME")
     names = ", ".join(cls.name for cls in able) or "none is installed"
     raise UserError(
         f"no backbone recognises {what} (backbones that read models: {names}); install a package with one, such as "
-        "atat-zoo-transformers, or choose a backbone with backbone.use="
+        "atat-zoo-transformers, or choose a backbone with backbone.use=NAME"
     )
 
 
@@ -178,7 +178,7 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
 
 
 def refuse_other(wrong: Sequence[str], model: str) -> None:
-    """Raise a `UserError` if `wrong` describes weights that do not match a model's settings."""
+    """Raise a `UserError` with the descriptions in `wrong` of weights that do not match a model's settings, if any."""
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise UserError(
@@ -200,7 +200,7 @@ def refuse_without_row(context: Context, rows: int, model: str) -> None:
 
 
 def refuse_unread(tokenizer: TokenizerModel, model: str) -> None:
-    """Raise a `UserError` if a tokenizer encodes the text of each of its tokens, sampled evenly, as unknown."""
+    """Raise a `UserError` if a tokenizer encodes the text of each of up to 64 of its own tokens as unknown."""
     own = np.flatnonzero(tokenizer.byte_counts())
     texts = [tokenizer.decode([int(i)]) for i in own[:: 1 + len(own) // _PROBED]]
     if not any(i != tokenizer.unknown for ids in tokenizer.encode_batch(texts) for i in ids):

@@ -1,4 +1,4 @@
-"""Published models: on the hub, in a folder, or in a Lightning checkpoint. Their code is never run."""
+"""Read published models from the hub, a folder or a Lightning checkpoint, without running their code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Published:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether the model is a Lightning checkpoint, which is a single file."""
+        """Whether the model is a Lightning checkpoint, a single file whose name ends in .ckpt."""
         return self._path.suffix in CHECKPOINTS
 
     def file(self, name: str) -> Path | None:
@@ -83,7 +83,7 @@ class Published:
 
     @cached_property
     def weights(self) -> Mapping[str, Tensor]:
-        """Mapping from name to weight, loaded on access; for a checkpoint, a dict with the EMA weights, if any.
+        """Mapping from name to weight, loaded on access; for a checkpoint, a dict, with EMA weights if it has them.
 
         Raises:
             UserError: if safetensors are missing or damaged, or do not match the index.

@@ -1,4 +1,4 @@
-"""The tokenizer of a published model: its own tokenizer.json, or the one of a tokenizer that its settings name."""
+"""Find the tokenizer of a published model: its own tokenizer.json, or that of the tokenizer that its settings name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDS = (("<|endoftext|>", "<|endoftext|>"), ("[CLS]", "[SEP]"), ("<bos>", "<eos
 
 
 class Text(NamedTuple):
-    """Experiment table for a tokenizer, and its special ids: None unless it is a `pretrained` tokenizer."""
+    """Experiment's table for a tokenizer, and its size and special ids, or None for these unless it is `pretrained`."""
 
     table: dict[str, Any]
     size: int | None  # V
@@ -30,11 +30,11 @@ class Text(NamedTuple):
 
 
 def text_of(published: Published, said: dict[str, Any], named: str | None, ends: tuple[str, str] | None = None) -> Text:
-    """Return the tokenizer of a model, or raise a `UserError` if it has none and none is named.
+    """Return the `Text` of a model's tokenizer; raise a `UserError` if there is none or it cannot be read.
 
     Args:
         published: the model.
-        said: the user's tables; `tokenizer.path` takes precedence.
+        said: the user's tables; a `tokenizer.use` or `tokenizer.path` there takes precedence.
         named: the tokenizer that the model's settings name, which is used if the model does not have its own.
         ends: names of BOS and EOS; None for the first of the usual pairs that is in the vocabulary.
     """
@@ -51,10 +51,10 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
             except UserError as error:
                 raise UserError(
                     f"{published.model} uses the tokenizer {named!r}: {error}; or pass its tokenizer.json with "
-                    "tokenizer.path="
+                    "tokenizer.path=FILE"
                 ) from None
     if path is None:
-        raise UserError(f"{published.model} does not have a {FILE}; pass one with tokenizer.path=")
+        raise UserError(f"{published.model} does not have a {FILE}; pass one with tokenizer.path=FILE")
     library = _library(path)
     pairs = _ENDS if ends is None else (ends,)
     pair = next((pair for pair in pairs if None not in map(library.token_to_id, pair)), None)

@@ -1,4 +1,4 @@
-"""SetDLM's objective: `set_causal` with a network that also reads a mask for each token."""
+"""The objective `set_diffusion` of SetDLM, which is `set_causal` with inputs that also contain a mask per token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SetDiffusionObjective(SetCausalObjective):
 
     The mask stream makes the predictions: each mask sees itself and the tokens from earlier steps. In the token stream,
     which begins with a start token, each token sees itself and the tokens before it, where tokens from the same step
-    are ordered from left to right. One forward pass thus reads the text twice and predicts every position in any order.
+    are ordered from left to right. One forward pass over 2L + 1 inputs thus predicts all L tokens, in any order.
     The start token is at position −1, so a backbone with learned position embeddings is refused.
 
     Steps, given tokens, loss weights and bounds are those of `set_causal`. Generation reads the whole text in each
@@ -42,7 +42,7 @@ class SetDiffusionObjective(SetCausalObjective):
         return experiment.train.batch_size, 2 * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems of `set_causal`, and a problem if a text with the start token is too long."""
+        """Yield the problems of `set_causal`, and one if a text and the start token are too long for the backbone."""
         yield from super().check(experiment)
         longest = getattr(experiment.parts["backbone"], "max_length", None)
         if experiment.data.length == longest:  # the backbone refuses a longer text

@@ -1,6 +1,6 @@
-"""The network of SetDLM.
+"""The module of the objective `set_diffusion`, and its denoisers.
 
-Shapes: B sequences, L positions, D width, N predictions.
+Shapes: B sequences, L positions, D width.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SetDiffusionModule(PositionSetsModule):
-    """Module that trains like `set_causal`, with a separate stream of masks."""
+    """Module of `set_diffusion`, which trains like that of `set_causal`, with a separate stream of masks."""
 
     def __init__(
         self, context: Context, parts: Mapping[str, Any], batch_size: int, *, start: int, **parameters: float
@@ -46,7 +46,7 @@ class SetDiffusionModule(PositionSetsModule):
 
     @override
     def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
-        """Return the masks' hidden states [B, L, D]; the network reads masks, then the text. `ascending` is unused."""
+        """Return the hidden states [B, L, D] of the masks, which the network reads before the text."""
         (B, L), device = x.shape, x.device
         position = torch.arange(-1, L, device=device).expand(B, -1)
         text = F.pad(x, (1, 0), value=self.start)
@@ -74,7 +74,7 @@ class SetDiffusionModule(PositionSetsModule):
 
 
 class SetDiffusionPredictor(Predictor):
-    """Predictor of p_θ(x_i | z) that treats all visible tokens as the prompt; see `begin_generation`."""
+    """Predictor of p_θ(x_i | z) that treats visible tokens as the prompt; `begin_generation` returns one with steps."""
 
     scores_visible_tokens = False
     module: SetDiffusionModule
@@ -85,7 +85,7 @@ class SetDiffusionPredictor(Predictor):
 
 
 class IncrementalSetDiffusionPredictor(SetDiffusionPredictor):
-    """Predictor during generation: tokens visible at the first call are the prompt, and each call is a step."""
+    """Predictor during generation: the first call's visible tokens are the prompt; new ones in a call share a step."""
 
     def __init__(self, module: SetDiffusionModule, came: Tensor, rows: Tensor | None = None) -> None:
         super().__init__(module)

@@ -1,4 +1,4 @@
-"""Modules that the networks share: published token ids, the last layer, positions and rotary angles.
+"""What the networks share: embedding and head with published token ids, positions, and rotary embedding.
 
 Shapes: B sequences, L tokens, D width, H heads, V predictable tokens, R rows in the published embedding.
 """
@@ -92,7 +92,7 @@ class Head(nn.Module):
 
 
 def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache: Any, *, longest: int) -> Tensor:
-    """Return `positions`, or 0 … L − 1 if none are passed; raise if L > `longest` then, or if a cache requires them."""
+    """Return `positions`, or else 0 … L − 1; raise a `ValueError` for L > `longest` then, or a cache without them."""
     if cache is not None and (positions is None or isinstance(attention, str)):
         raise ValueError("with a cache, pass positions, and attention as a mask")
     if positions is not None:

@@ -98,7 +98,7 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
     other = run_of(model_of("block"), tmp_path / "block")
     other.model.joinpath("model.safetensors").write_bytes(b"")
     sentences = [
-        ((str(other.path), "out"), "objective 'block' only predicts the first fully masked block"),
+        ((str(other.path), "out"), "objective 'block' controls what each token attends to"),
         ((str(run.path), str(run.path)), "already exists and is not an empty folder; choose a new folder"),
         ((str(run.path), "\udcff"), r"'\udcff': the name is not UTF-8; choose a different name"),
         ((str(tmp_path / "none"), "out"), "is not a run folder"),

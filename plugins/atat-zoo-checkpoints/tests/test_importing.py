@@ -299,7 +299,7 @@ LIST = "the EMA is not a list of weights; pass an unmodified"
         (
             {"state_dict": {}},
             4,
-            "the pickle is damaged, or uses protocol 4 or 5, which can only be read by running code",
+            "the pickle is damaged, or uses protocol 4 or 5, which torch cannot read without running code",
         ),
         ([1], 2, "has no state_dict"),
         ({"state_dict": [1]}, 2, "has no state_dict and is not a Lightning checkpoint; pass the .ckpt file"),

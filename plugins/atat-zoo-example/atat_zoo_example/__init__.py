@@ -7,7 +7,7 @@ CONTRACT = 2
 
 @hookimpl
 def atat_zoo_masking() -> list[type]:
-    """Return the masking strategies in this package."""
+    """Return the masking-strategy classes in this package."""
     from atat_zoo_example.rank import Rank
 
     return [Rank]

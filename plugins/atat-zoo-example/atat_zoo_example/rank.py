@@ -1,4 +1,4 @@
-"""Masking by the rank of importance."""
+"""The masking strategy `rank`, which masks tokens by the rank of their importance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @component
 class Rank:
-    """p_i = min(1, λ exp(ρ_i / T)) with temperature T, where ρ_i in [0, 1] is the rank of token i's importance.
+    """p_i = min(1, λ exp(ρ_i / T)) with temperature T and ρ_i in (0, 1), the relative rank of token i's importance.
 
     λ makes the mean of p the mask rate. Only the order of importance in a sequence matters: the values 0.49 and 0.51
     have the same effect as 0 and 1. Tokens of equal importance share their mean rank.

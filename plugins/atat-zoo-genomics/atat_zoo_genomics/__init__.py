@@ -1,4 +1,4 @@
-"""Components for DNA: tokenizer, corpora, convolutional backbone, k-mer importance and masks, and tasks."""
+"""Components for DNA: a tokenizer, corpora, a convolutional backbone, k-mer importance and masks, and tasks."""
 
 from atat_zoo.registry import hookimpl
 
@@ -7,7 +7,7 @@ CONTRACT = 2
 
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
-    """Return the tokenizers in this package."""
+    """Return the tokenizer classes in this package."""
     from atat_zoo_genomics.alphabet import DNATokenizer
 
     return [DNATokenizer]
@@ -15,7 +15,7 @@ def atat_zoo_tokenizer() -> list[type]:
 
 @hookimpl
 def atat_zoo_corpus() -> list[type]:
-    """Return the corpora in this package."""
+    """Return the corpus classes in this package."""
     from atat_zoo_genomics.corpora import DNACSVCorpus, FASTACorpus, FASTQCorpus
 
     return [FASTACorpus, FASTQCorpus, DNACSVCorpus]
@@ -23,7 +23,7 @@ def atat_zoo_corpus() -> list[type]:
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the backbones in this package."""
+    """Return the backbone classes in this package."""
     from atat_zoo_genomics.convolution_backbone import ConvolutionBackbone
 
     return [ConvolutionBackbone]
@@ -31,7 +31,7 @@ def atat_zoo_backbone() -> list[type]:
 
 @hookimpl
 def atat_zoo_estimator() -> list[type]:
-    """Return the estimators in this package."""
+    """Return the estimator classes in this package."""
     from atat_zoo_genomics.kmers import KmerEstimator
 
     return [KmerEstimator]
@@ -39,7 +39,7 @@ def atat_zoo_estimator() -> list[type]:
 
 @hookimpl
 def atat_zoo_task() -> list[type]:
-    """Return the tasks in this package."""
+    """Return the task classes in this package."""
     from atat_zoo_genomics.genomic_tasks import GenomicBenchmarksTask, GueTask
 
     return [GueTask, GenomicBenchmarksTask]
@@ -47,7 +47,7 @@ def atat_zoo_task() -> list[type]:
 
 @hookimpl
 def atat_zoo_mask_drawing() -> list[type]:
-    """Return the mask drawings in this package."""
+    """Return the mask-drawing classes in this package."""
     from atat_zoo_genomics.kmers import KmerMaskDrawing
 
     return [KmerMaskDrawing]

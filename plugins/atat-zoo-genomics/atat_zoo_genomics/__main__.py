@@ -47,7 +47,7 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 
 @main.command()
 @click.option("--task", required=True, help="GUE task, such as prom_core_all.")
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of GUE or of the task's files.")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder with GUE or the task's files.")
 @click.option("--run", required=True, type=click.Path(path_type=Path), help="Folder of a run with the tokenizer dna.")
 @click.option(
     "--seed",
@@ -81,7 +81,7 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 def gue(
     task: str, data: Path, run: Path, seeds: tuple[int, ...], split: str, scratch: bool, as_json: bool, **recipe: Any
 ) -> None:
-    """Fine-tune a run's network for a GUE task, and compare it with logistic regression on 6-mers, tuned on dev."""
+    """Fine-tune a run's network for a GUE task, and compare it with a logistic regression on 6-mers."""
     from atat_zoo.cli.console import print_json
     from atat_zoo_genomics.gue import TASKS, Recipe
     from atat_zoo_genomics.gue import gue as measure

@@ -60,16 +60,16 @@ class DNATokenizer(Tokenizer):
     texts: ClassVar[tuple[str, ...]] = ("ACGTNNACCGT", "", "A", "GATTACA" * 9)
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer, which needs no training."""
+        """Return the tokenizer's `DNAModel`, without reading `documents`."""
         return DNAModel()
 
     def load(self, folder: Path) -> TokenizerModel:
-        """Return the tokenizer that `save` wrote."""
+        """Return the tokenizer's `DNAModel`, or raise a `UserError` if `folder` does not contain this tokenizer."""
         return DNAModel().checked(folder)
 
 
 class DNAModel(SmallModel):
-    """Trained form of the tokenizer `dna`."""
+    """Encoder and decoder of the tokenizer `dna`; a character that is not a base code raises a `UserError`."""
 
     def __init__(self) -> None:
         super().__init__([*(base.encode() for base in BASES), b"", b""], bos=5, eos=6)

@@ -1,4 +1,4 @@
-"""A backbone that consists of gated dilated convolutions."""
+"""The backbone `gated_convolution`, which consists of gated dilated convolutions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @component
 class ConvolutionBackbone:
-    """Gated convolutions over both sides of each position, with a dilation that doubles from layer to layer.
+    """Gated convolutions over both sides of each position, with dilations that double from layer to layer.
 
     A layer adds W (a · silu(g)) to its input, with a learned matrix W and convolutions a and g of the normalised input
     (Dauphin et al., ICML 2017). The dilations 1, 2, 4, … restart after every `cycle` layers (van den Oord et al.,
@@ -64,7 +64,7 @@ class ConvolutionBackbone:
         return self.layers * self.width**2 * (2 * self.kernel + 1)
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """See `Backbone`."""
+        """Return the FLOPs of a forward pass; see `Backbone`."""
         return 2 * rows * length * self.matrices + 2 * positions * vocabulary_size * self.width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -79,7 +79,7 @@ class ConvolutionBackbone:
             )
 
     def build(self, context: Context) -> nn.Module:
-        """See `Backbone`."""
+        """Return a `ConvolutionModule`, or raise a `UserError` if its weights do not fit in memory."""
         from atat_zoo_genomics.genomic_networks import ConvolutionModule
 
         asked = f"a backbone of {self.layers} layers, width {self.width} and kernel {self.kernel}"

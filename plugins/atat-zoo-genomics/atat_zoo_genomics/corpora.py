@@ -43,7 +43,7 @@ class _FromFiles(Divided, Corpus):
     )
     test_share: float = param(0.05, help="fraction of documents held out for testing if `test` is not set", ge=0, lt=1)
     seed: int = param(0, help="random seed for the held-out split", ge=0)
-    piece: int = param(0, help="maximum number of bases per document; longer records are split, unless this is 0", ge=0)
+    piece: int = param(0, help="maximum number of bases per document, to which records are split; 0: unlimited", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.train:
@@ -100,7 +100,7 @@ class FASTACorpus(_FromFiles):
 
 @component
 class FASTQCorpus(_FromFiles):
-    """FASTQ files, with four lines per read and the sequence in the second; qualities are only counted, not read."""
+    """FASTQ files, with four lines per read and the sequence in the second; only the number of qualities is checked."""
 
     name = "fastq"
     summary = "FASTQ files, plain or gzipped"
@@ -116,8 +116,8 @@ class FASTQCorpus(_FromFiles):
                 rest = [line for _, line in itertools.islice(lines, 3)]
                 if not first.startswith("@") or len(rest) < 3 or not rest[1].startswith("+"):
                     raise UserError(
-                        f"corpus: {path}, line {number}: a read has four lines, the first with @ and the third with +; "
-                        "correct the read, or copy the file again"
+                        f"corpus: {path}, line {number}: a read has four lines, of which the first starts with @ "
+                        "and the third with +; correct the read, or copy the file again"
                     )
                 if len(rest[2]) != len(rest[0]):
                     raise UserError(
@@ -154,7 +154,7 @@ def bases(text: str, path: Path, number: int) -> str:
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the values in `columns` of each row in a CSV file; a `UserError` names a bad line."""
+    """Yield each row's line number and values in `columns` of a CSV file; raise a `UserError` that names a bad line."""
     csv.field_size_limit(2**31 - 1)
     with opened(path) as file:
         reader = csv.reader(file)
@@ -180,7 +180,7 @@ def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[str]]:
-    """Open a file and decompress it if its name ends in .gz; invalid UTF-8 becomes U+FFFD, which is not a base."""
+    """Open a file, decompressed if its name ends in .gz, with U+FFFD for invalid UTF-8; errors become a `UserError`."""
     try:
         opens: Any = gzip.open if path.suffix == ".gz" else open
         with opens(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:

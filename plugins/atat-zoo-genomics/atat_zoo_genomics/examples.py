@@ -1,4 +1,4 @@
-"""Small components and DNA files for conformance tests."""
+"""Parameters of small components, and DNA files, for the conformance tests."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ConvolutionModule(nn.Module):
         attention: Any = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """See `BackboneModule`."""
+        """Return the hidden states [B, L, D]; see `BackboneModule`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
             raise ValueError("with a cache, pass positions, and attention as a mask")
         h = self.embedding(tokens)
@@ -68,7 +68,7 @@ class ConvolutionModule(nn.Module):
 
 
 class Read:
-    """Inputs for a convolution with explicit positions or an attention mask."""
+    """Inputs for convolutions with explicit positions, an attention mask or a cache of earlier tokens."""
 
     def __init__(self, positions: Tensor, attention: Tensor | None, cache: Cache | None) -> None:
         self.positions, self.cache = positions if positions.ndim == 2 else positions[None], cache
@@ -93,7 +93,7 @@ class Read:
         return read
 
     def at(self, offset: int, positions: Tensor) -> Tensor:
-        """Return a mask, bool [1 or B, L, C + L], that is True at the visible token at `offset` from each position."""
+        """Return a mask, bool [1 or B, L, C + L], True where a visible token is `offset` after the row's position."""
         if offset not in self.known:
             there = positions[:, None] == self.positions[:, :, None] + offset
             self.known[offset] = there if self.attention is None else there & self.attention
@@ -101,7 +101,7 @@ class Read:
 
 
 class Layer(nn.Module):
-    """Residual branch, whose output is added to h [B, L, D]."""
+    """Gated convolution, whose output is added to its input h [B, L, D]."""
 
     def __init__(self, width: int, kernel: int, dilation: int, strands: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Layer(nn.Module):
         nn.init.zeros_(self.out.weight)
 
     def forward(self, h: Tensor, read: Callable[[Tensor], tuple[Tensor, Callable[[int], Tensor]]] | None) -> Tensor:
-        """Return the branch's output [B, L, D] for h [B, L, D]."""
+        """Return the output [B, L, D] for h [B, L, D]; `read` comes from `Read.of`, and None reads whole sequences."""
         h, weight = F.layer_norm(h, h.shape[-1:]), self.reads.both()
         bias, middle = self.bias.repeat(self.strands), weight.shape[2] // 2
         if read is None:
@@ -143,7 +143,7 @@ class Convolution(nn.Module):
 
 
 class Embedding(nn.Embedding):
-    """Embedding that maps tokens [...] to channels [..., D]; the half for the opposite strand embeds the complement."""
+    """Embedding that maps tokens [...] to channels [..., D]; with S = 2, the second half embeds the complements."""
 
     def __init__(self, vocabulary_size: int, width: int, strands: int) -> None:
         super().__init__(vocabulary_size + 1, width // strands)
@@ -179,7 +179,7 @@ class Head(nn.Module):
 
 
 def complement_of(vocabulary_size: int) -> Tensor:
-    """Return the id of each token's complement, int64 [V + 1], as in `COMPLEMENT`; other tokens keep their own id."""
+    """Return the id of each token's complement, int64 [V + 1], from `alphabet.COMPLEMENT`; others keep their id."""
     known = COMPLEMENT if vocabulary_size >= len(COMPLEMENT) else ()
     return torch.tensor([*known, *range(len(known), vocabulary_size + 1)])
 
@@ -199,6 +199,6 @@ class KmerModule(nn.Module):
         nn.init.zeros_(self.table.weight)
 
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return the importance; see `EstimatorModule`. Positions beyond the ends are treated as masks."""
+        """Return importance, float32 [B, L], from the neighbours of each token; beyond the ends, these are masks."""
         kmer = (neighbours_of(tokens, self.reach, self.mask_id) * self.digit).sum(-1)
         return torch.sigmoid(self.table(kmer).squeeze(-1).float())

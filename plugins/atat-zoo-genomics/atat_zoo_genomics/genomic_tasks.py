@@ -1,4 +1,4 @@
-"""The tasks GUE and Genomic Benchmarks, which fine-tune a run's network with a classification head."""
+"""The tasks `gue` and `genomic_benchmarks`, which fine-tune a run's network with a classification head."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SOURCE = "the package genomic-benchmarks (github.com/ML-Bioinfo-CEITEC/genomic_
 class _FineTuned(Task):
     """Base class for both tasks, which selects datasets and trains the classification head."""
 
-    only: tuple[str, ...] = param((), help="dataset names; default: all")
+    only: tuple[str, ...] = param((), help="names of the datasets to evaluate; default: all")
     epochs: int = param(2, help="number of passes over the training sequences", ge=1)
     batch_size: int = param(128, help="sequences per training step", ge=1)
     learning_rate: float = param(2e-3, help="peak learning rate", gt=0)
@@ -59,7 +59,7 @@ class _FineTuned(Task):
 
 @component
 class GueTask(_FineTuned):
-    """The 28 datasets of GUE, each evaluated on its test file with GUE's metric for it, and the average of the scores.
+    """The 28 datasets of GUE: after fine-tuning on each, the test score in the dataset's metric, and the mean score.
 
     `python -m atat_zoo_genomics gue` compares the network with a logistic regression on 6-mers for one dataset. The
     standard error is over seeds. A sequence that is longer than the run's training sequences is an error.
@@ -116,11 +116,11 @@ class GueTask(_FineTuned):
 
 @component
 class GenomicBenchmarksTask(_FineTuned):
-    """The eight Genomic Benchmarks (Grešová et al., BMC Genomic Data 24, 2023), with cross-validation.
+    """Accuracies on the eight Genomic Benchmarks (Grešová et al., BMC Genomic Data 24, 2023), with cross-validation.
 
     The seed determines how the training sequences are divided into folds. For each fold, the network is fine-tuned with
     a classification head on the other folds, and evaluated on this fold and on the dataset's test sequences. Scores are
-    accuracies, averaged over folds, with a standard error over folds. `average` is the mean test accuracy over
+    averaged over folds, with a standard error over folds. `average` is the mean test accuracy over
     datasets. Sequences are truncated to the length of the run's training sequences.
     """
 

@@ -1,4 +1,4 @@
-"""GUE tasks on local files, for a run with a classification head and for a logistic regression on 6-mers."""
+"""Scores on the tasks of GUE, from local files, of a fine-tuned run and of a logistic regression on 6-mers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 class Examples(NamedTuple):
-    """Sequences and their class numbers."""
+    """Sequences in the letters A, C, G, T and N, and their class numbers."""
 
     texts: list[str]
     labels: NDArray[np.int64]  # [n]
@@ -92,7 +92,7 @@ def read(task: str, folder: Path, split: str) -> Examples:
 
 
 def score(task: str, found: NDArray[np.int64], wanted: NDArray[np.int64]) -> float:
-    """Return the metric of a task for predicted classes [n] and true classes [n]."""
+    """Return the score in a task's metric for predicted classes [n] and true classes [n]."""
     from sklearn import metrics
 
     if TASKS[task].metric == "mcc":
@@ -110,10 +110,10 @@ def gue(
     split: str = "test",
     scratch: bool = False,
 ) -> dict[str, list[float]]:
-    """Return a dict from model name to its metric on `split`: one value per seed, or one value if nothing is random.
+    """Train the models for a task, and return a dict from model name to scores on `split`: one per seed, if it has one.
 
-    A seed determines the head and the order of the examples, and the initial weights of the network that is trained
-    from scratch if `scratch` is set. A missing or unsuitable file or run raises a `UserError`.
+    The models are a logistic regression, which has no seed, the fine-tuned run and, if `scratch` is set, its network
+    trained from random weights. A missing or unsuitable file or run, or missing scikit-learn, raises a `UserError`.
     """
     if not find_spec("sklearn"):
         raise UserError(NEEDS)
@@ -133,7 +133,7 @@ def gue(
 
 
 def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
-    """Return a logistic regression on k-mer counts, with the regularisation that performs best on `dev`."""
+    """Fit logistic regressions on k-mer counts, and return the classifier whose regularisation is best on `dev`."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -145,9 +145,9 @@ def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
 
 
 def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, *, trained: bool) -> Predict:
-    """Fine-tune a run's network with a classification head, and return the classifier.
+    """Fine-tune a copy of a run's network with a classification head; return a function from sequences to classes [n].
 
-    If `trained` is set, training starts from the run's weights. Sequences are padded with masks to the longest one.
+    Training starts from random weights unless `trained` is set. A longer sequence than the run's raises a `UserError`.
     """
     import torch
 
@@ -170,6 +170,6 @@ def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, 
         outputs=TASKS[task].classes,
         seed=seed,
         trained=trained,
-        attends=False,
+        attends=False,  # pads with masks
     )
     return lambda texts: predict(tokens_of(texts)).argmax(-1).numpy()

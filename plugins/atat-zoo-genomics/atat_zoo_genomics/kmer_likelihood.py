@@ -1,4 +1,4 @@
-"""k-mer models as a baseline. Shapes: n sequences, L bases, V tokens."""
+"""K-mer models, the baseline of `kmer_study`. Shapes: n sequences, L bases, V tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kmer_nats(
 
     Args:
         train: sequences to count, [m, L]; ids from 0 to V, where V marks positions to ignore.
-        text: sequences to predict, [n, L].
+        text: sequences to predict, [n, L], with 0 nats where an id is V.
         vocabulary_size: V.
         longest: largest k.
 

@@ -51,9 +51,9 @@ class Figure(NamedTuple):
 
 
 def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) -> list[Figure]:
-    """Train the named arms that have not been trained, and return all models' NLL on the same held-out sequences.
+    """Train the named arms that have not been trained, and return a `Figure` for each of them and each baseline.
 
-    `data` contains the task's files (see `gue.find`) and `out` the runs; `reporter` shows progress.
+    All are evaluated on the same held-out sequences. `data` has the task's files (see `gue.find`), and `out` the runs.
     """
     from atat_zoo.diffusion.statistics import ratio
     from atat_zoo.evaluation.held_out_text import text_of
@@ -83,7 +83,7 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
 
 
 def trained(name: str, data: Path, folder: Path, reporter: Any = None) -> Model:
-    """Return the trained model for an arm, after training it or resuming an interrupted training run."""
+    """Return the trained model of an arm; if `folder` has none, first train it or resume its interrupted training."""
     from atat_zoo import training
     from atat_zoo.experiment import load
     from atat_zoo.experiment.runs import RunFolder
@@ -122,7 +122,7 @@ def counted(model: Model, tokens: Tensor, maskable: Tensor) -> Iterator[Tensor]:
 
 
 def page(figures: Sequence[Figure]) -> str:
-    """Return a Markdown page with the results."""
+    """Return the Markdown page STUDY.md, which explains the results and ends with their table."""
     return f"""# Masked diffusion against k-mer models
 
 Written by `python -m atat_zoo_genomics study DATA --write STUDY.md`, on the core promoters of GUE
@@ -138,7 +138,7 @@ sequences; each network was trained once, so the CIs do not include the variatio
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """Return a Markdown table with the results."""
+    """Return a Markdown table with a row for each model: its NLL and its difference from the 6-mer model's."""
     lines = [f"| model | nats per base | against {BASELINE}-mers |", "| --- | --- | --- |"]
     for figure in figures:
         low, high = (figure.difference + by * 1.96 * figure.error for by in (-1, 1))

@@ -1,4 +1,4 @@
-"""Importance from k-mers, and masks that cover whole k-mers."""
+"""The estimator `kmer`, importance from k-mers, and the mask drawing `kmer`, masks that cover whole k-mers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class KmerEstimator:
     """Importance of a base, learned as one value for each k-mer context.
 
     The k-mer consists of the tokens of z at `reach` positions on either side, including masks, so k = 2·reach. With the
-    target `difficulty`, the estimator learns the expected loss of a masked base in this context. It only reads visible
-    text, so importance-dependent masks do not bias the model.
+    target `difficulty`, the estimator learns the expected difficulty of a masked base in this context. It only reads
+    visible text, so importance-dependent masks do not bias the model.
     """
 
     name = "kmer"
@@ -34,11 +34,11 @@ class KmerEstimator:
     )
 
     def tells_apart(self, trained: bool) -> bool:
-        """See `Estimator`."""
+        """Return whether tokens can differ in importance: yes, if the estimator is `trained`."""
         return trained  # it starts at ½ everywhere
 
     def build(self, context: Context) -> nn.Module:
-        """See `Estimator`."""
+        """Return a `KmerModule`, or raise a `UserError` if its table does not fit in memory."""
         from atat_zoo_genomics.genomic_networks import KmerModule
 
         numbers = (context.vocabulary_size + 1) ** (2 * self.reach)
@@ -48,7 +48,7 @@ class KmerEstimator:
 
 @component
 class KmerMaskDrawing:
-    """Masks runs of k tokens that share one uniform random number u: a token is masked if u < p.
+    """Masks for runs of k tokens that share one uniform random number u: token i is masked if u < p_i.
 
     Runs are adjacent, and their random offset makes every position within a run equally likely. The marginals are
     exactly p, and the masks at a higher rate contain those at a lower rate. The masks do not depend on the text, so
@@ -62,7 +62,7 @@ class KmerMaskDrawing:
     k: int = param(6, help="number of tokens masked together", ge=1, le=1_000_000)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """See `MaskDrawing`."""
+        """Return a mask, bool [B, L], sampled with probabilities p [B, L] and one key per row, [B]."""
         import torch
 
         from atat_zoo.diffusion.randomness import fold, to_unit, uniform

@@ -1,4 +1,4 @@
-"""A run as a model for the lm-evaluation-harness: R rows per batch, L tokens per row, n tokens per continuation."""
+"""The harness's model `atat_zoo`, which evaluates a run. Shapes: R rows, L tokens per row, n per continuation."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ log = logging.getLogger(__name__)
 
 @register_model("atat_zoo")
 class RunLM(LM):
-    """A model for the harness that computes log-likelihoods with a run's bound and generates texts with a sampler.
+    """A model of the lm-evaluation-harness that computes log-likelihoods with a run's bound and samples texts.
 
     A row is a sequence of BOS, context, continuation and EOS, without BOS or EOS if the run's data have none. Only the
-    continuation is masked, so the bound is an upper bound on −log p(continuation | context, length of the row). It
+    continuation is scored, so the bound is an upper bound on −log p(continuation | context, length of the row). It
     is exact for a continuation of one token and for an objective with an exact likelihood. If a continuation has at
     most `mask_samples` possible masks, all of them are used instead of a sample.
 
-    Masks and texts depend only on the seed and the request. The choices for a question share masks because they share
-    its context. Other requests and the batch size affect only the network's rounding.
+    Masks and texts depend only on the seed and the request. Choices of equal length for a question share masks, because
+    they share its context. Other requests and the batch size affect only the network's rounding.
     """
 
     # Notes on the numbers of all models created so far, which the command line prints at the end.
@@ -143,16 +143,16 @@ class RunLM(LM):
         log.warning("%s: %s", self.title, sentence)
 
     def get_model_info(self) -> dict[str, Any]:
-        """Return the information that the harness writes with its results."""
+        """Return a dict with the notes on the numbers, the step and `after`, which the harness adds to its results."""
         return {"atat_zoo": {"note": self.note, "step": self.model.step, "after": self.after}}
 
     @property
     def tokenizer_name(self) -> str:
-        """The name of a tokenizer with a chat template; always raises a `UserError`, because runs do not have one."""
-        raise UserError("a run does not have a chat template; leave out --apply_chat_template")
+        """Always raises a `UserError`: the harness reads this name for chat templates, which are not supported here."""
+        raise UserError("atat_zoo_lm_eval does not support chat templates; leave out --apply_chat_template")
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return, for each request, minus the bound in nats, and whether greedy decoding gives the continuation.
+        """Return, for each continuation, minus the bound on its NLL in nats, and whether greedy decoding generates it.
 
         A context that is too long is truncated from the left; a continuation that is too long raises a `UserError`.
         """
@@ -163,9 +163,9 @@ class RunLM(LM):
         return [(-n, ids == pair[1]) for n, ids, pair in zip(nats, written, pairs, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return, for each text, minus the sum of the bounds of its pieces, in nats.
+        """Return, for each text, minus the sum of the bounds on the NLL of its pieces, in nats.
 
-        The text is split into pieces that each fill a row; the last piece is preceded by as much context as fits.
+        The text is split into pieces that each fill a row; the last piece may be shorter, and context fills its row.
         """
         pieces, owner, changed = [], [], 0
         for i, request in enumerate(requests):
@@ -317,7 +317,7 @@ class RunLM(LM):
 
 
 def greedy(sampler: Sampler) -> Sampler:
-    """Return the sampler with greedy token sampling.
+    """Return a copy of the sampler that always takes the most probable token.
 
     Raises:
         UserError: if the sampler does not support greedy token sampling.

@@ -59,7 +59,7 @@ def test_tasks_of_all_kinds_run_on_local_files(run, offline):
 
 
 def test_a_run_is_no_chat(run, offline):
-    with pytest.raises(UserError, match="a run does not have a chat template; leave out --apply_chat_template"):
+    with pytest.raises(UserError, match="does not support chat templates; leave out --apply_chat_template"):
         evaluated(run, "circle_choice", apply_chat_template=True)
 
 

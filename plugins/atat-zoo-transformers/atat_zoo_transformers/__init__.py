@@ -5,7 +5,7 @@ from atat_zoo.registry import hookimpl
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the backbones in this package."""
+    """Return the backbone classes in this package."""
     from atat_zoo_transformers.transformers_backbone import TransformersBackbone
 
     return [TransformersBackbone]
@@ -13,7 +13,7 @@ def atat_zoo_backbone() -> list[type]:
 
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
-    """Return the tokenizers in this package."""
+    """Return the tokenizer classes in this package."""
     from atat_zoo_transformers.transformers_tokenizer import TransformersTokenizer
 
     return [TransformersTokenizer]

@@ -1,4 +1,4 @@
-"""Small models with random weights for conformance tests."""
+"""A small tokenizer and a small backbone for the conformance tests, written to a folder when they are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a model on the hub or in a folder: its configuration, its tokenizer, and the code that it requires."""
+"""Read the configuration and the tokenizer of a model on the hub or in a folder, and check and pin its code."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _LOADS = (
 
 @contextmanager
 def reading(model: str, sentence: str = _LOADS) -> Iterator[None]:
-    """Suppress the library's progress bars and warnings, and raise its errors as `Unreadable`.
+    """Suppress the progress bars and warnings of `transformers` in a block, and raise its errors as `Unreadable`.
 
-    Raises:
-        Unreadable: if the model does not exist, or the library does not support it.
+    The message is `sentence`, with the `model` and the error's `first` line filled in. A folder `model` with a link to
+    a file outside the folder raises a `UserError`.
     """
     if os.path.isdir(model):
         refuse_links_out(Path(model))
@@ -54,7 +54,7 @@ def reading(model: str, sentence: str = _LOADS) -> Iterator[None]:
 
 
 def config_of(model: str, revision: str | None) -> dict[str, Any]:
-    """Return the content of a model's config.json, without running its code."""
+    """Return the content of a model's config.json, without running its code, or raise `Unreadable`."""
     from transformers import PreTrainedConfig
 
     with reading(model):
@@ -81,7 +81,7 @@ def ends_of(config: dict[str, Any]) -> set[int]:
 
 
 class FoundTokenizer(NamedTuple):
-    """Tokenizer of a model."""
+    """Tokenizer of a model, with the names of its special tokens and its chat templates."""
 
     library: Tokenizer
     special: dict[str, str]  # the name of each special token, by its role
@@ -138,10 +138,10 @@ def is_foreign(config: dict[str, Any]) -> bool:
 
 
 def pinned(model: str, revision: str | None) -> str | None:
-    """Return the commit of a model that runs its author's code, or the SHA-256 of the code in a folder.
+    """Return the commit of a model on the hub at `revision`, or the SHA-256 of the *.py files of a model in a folder.
 
     Raises:
-        Unreadable: if the code in a folder does not match the hash in `revision`.
+        Unreadable: if the hub cannot be reached, or the code in a folder does not match the hash in `revision`.
     """
     if not os.path.isdir(model):
         if re.fullmatch("[0-9a-f]{40}", revision or ""):

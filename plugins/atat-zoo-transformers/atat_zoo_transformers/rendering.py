@@ -217,7 +217,7 @@ def _compiled(source: str) -> Any:
 
 
 def rendered(source: str, messages: Sequence[Mapping[str, str]], **given: Any) -> str:
-    """Return the text of messages, rendered by a template.
+    """Return the text that the template `source` renders from messages and the variables in `given`.
 
     Raises:
         TooMuchError: if rendering takes too long or creates too much text.

@@ -1,4 +1,4 @@
-"""Chat template of a model: encodes dialogues such that the text of a message never becomes control tokens."""
+"""Encode dialogues with a model's chat template, so that the text of a message never becomes control tokens."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ChatModel(LibraryModel):
     def chat(
         self, messages: Sequence[Message], *, answering: bool = False, learned: Sequence[int] | None = None
     ) -> list[Part]:
-        """Return the tokens of a dialogue; `learned`: answers to train on, by default all, or none if `answering`."""
+        """Return a dialogue's tokens; `learned` are the answers to train on, by default all, or none if `answering`."""
         if learned is None:
             learned = [i for i, message in enumerate(messages) if message.answers and not answering]
         text = self.rendered(messages, answering)
@@ -123,7 +123,7 @@ class ChatModel(LibraryModel):
             )
 
     def frames(self, dialogues: Iterable[Sequence[str]]) -> Iterator[_Frame]:
-        """Yield the template's text around messages for each sequence of roles that the template accepts."""
+        """Yield the template's text around messages, a `_Frame`, for each sequence of roles that it accepts."""
         for roles in dialogues:
             with suppress(UserError):
                 if frame := self.framed([Message(role, "x") for role in roles], True):
@@ -141,7 +141,7 @@ class ChatModel(LibraryModel):
     def framed(
         self, messages: Sequence[Message], answering: bool, learned: Sequence[int] = (), *, empty: bool = True
     ) -> _Frame | None:
-        """Return the template's text around messages, or None if it cannot be determined.
+        """Return the template's text around messages, a `_Frame`, or None if it cannot be determined.
 
         Messages without content have placeholders only if `empty` is set.
         """
@@ -188,7 +188,7 @@ class ChatModel(LibraryModel):
                 yield i, (start + a, start + b)
 
     def span(self, messages: Sequence[Message], i: int, whole: str) -> tuple[int, int]:
-        """Return the start and end of answer i in the whole text; rewritten earlier text is a `RewrittenError`."""
+        """Return the start and end of answer i in the whole text; raise a `RewrittenError` if earlier text changes."""
         before, after = self.rendered(messages[:i], True), self.rendered(messages[: i + 1], False)
         if not (after.startswith(before) and whole.startswith(after)):
             raise RewrittenError(

@@ -115,7 +115,7 @@ class TransformersBackbone(LoRABackbone):
 
     @property
     def reads_time(self) -> bool:
-        """See `Backbone`."""
+        """Always False: the network does not read the diffusion time t."""
         return False
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -145,7 +145,7 @@ class TransformersBackbone(LoRABackbone):
             )
 
     def no_export_because(self, experiment: Experiment) -> str | None:
-        """See `Backbone`."""
+        """Return None, because every such network can be exported; see `Backbone`."""
         return None
 
     def export(
@@ -158,7 +158,7 @@ class TransformersBackbone(LoRABackbone):
         dtype: str | None,
         max_shard_size: str,
     ) -> None:
-        """Write the original model with the module's weights, after which the module is unusable; see `Backbone`."""
+        """Write the model with the module's weights, and the tokenizer; the module becomes unusable. See `Backbone`."""
         import torch
         from atat_zoo_checkpoints.hub.hub_tokenizer import padding_of
         from transformers import PreTrainedTokenizerFast
@@ -182,7 +182,7 @@ class TransformersBackbone(LoRABackbone):
                 written.save_pretrained(folder)
 
     def build(self, context: Context) -> nn.Module:
-        """Return the network; see `Backbone`.
+        """Return a `TransformersModule`; see `Backbone`.
 
         Raises:
             UserError: if the model's weights are missing or incomplete, or do not match the tokenizer.
@@ -200,7 +200,7 @@ class TransformersBackbone(LoRABackbone):
 
     @classmethod
     def import_table(cls, published: Published, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the experiment tables for a model; see `Backbone`."""
+        """Return the tables of a model's experiment; see `Backbone`."""
         from atat_zoo_transformers.model_description import config_of, longest_of
 
         model, revision = published.model, published.revision
@@ -219,5 +219,5 @@ class TransformersBackbone(LoRABackbone):
         return table
 
     def imported(self, module: Any, published: Published) -> TransformersBackbone:
-        """Return the backbone for an imported run, which no longer loads the model's weights."""
+        """Return this backbone with `pretrained` false, because the run saves the weights that `build` has loaded."""
         return attrs.evolve(self, pretrained=False)

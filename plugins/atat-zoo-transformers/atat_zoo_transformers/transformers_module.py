@@ -88,7 +88,7 @@ def built(
     checkpoint_activations: bool,
     **others: Any,  # parameters that the network does not use
 ) -> TransformersModule:
-    """Return the module, with the model's weights if `pretrained` is set and a run starts, and else random weights.
+    """Return the module, with the model's weights if `pretrained` and `context.counts` are set, and else random ones.
 
     Raises:
         UserError: see `TransformersBackbone.build`.
@@ -305,7 +305,7 @@ class TransformersModule(nn.Module):
         return {name: first for first, name in pairs if name != first}
 
     def ask(self, tokens: Tensor, **options: Any) -> Tensor:
-        """Return the network's output [B, L, …] for tokens [B, L]."""
+        """Return the network's `logits`, for tokens [B, L]: without its last layer, that layer's input, [B, L, D]."""
         asks = dict(self.asks)
         if "timesteps" in asks:
             asks["timesteps"] = torch.zeros(len(tokens), device=tokens.device)
@@ -320,7 +320,7 @@ class TransformersModule(nn.Module):
         attention: Any = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """See `BackboneModule`."""
+        """Return the last layer's input [B, L, D]; see `BackboneModule`. An unsupported mask raises a `UserError`."""
         if cache is not None and (positions is None or isinstance(attention, str)):
             raise ValueError("with a cache, pass positions, and attention as a mask")
         if self.shift and (

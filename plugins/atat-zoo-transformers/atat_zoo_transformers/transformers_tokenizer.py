@@ -57,7 +57,7 @@ class TransformersTokenizer(Tokenizer):
 
     @property
     def ends(self) -> dict[str, str | None]:
-        """Names of the BOS and EOS tokens."""
+        """Names of the tokens around a text, with the keys "bos" and "eos"; None for a token that the model lacks."""
         names = self.special_tokens or {}
         return {
             "bos": names.get("cls_token", names.get("bos_token")),
@@ -65,7 +65,7 @@ class TransformersTokenizer(Tokenizer):
         }
 
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        """Return the tokenizer, which needs no training.
+        """Return the model's tokenizer, without reading `documents`.
 
         Raises:
             Unreadable: if the model is missing, or its tokenizer has changed since the experiment was resolved.
@@ -76,7 +76,7 @@ class TransformersTokenizer(Tokenizer):
         if _digest(library.to_str()) != self.sha256:
             raise Unreadable(
                 f"tokenizer.model: the tokenizer of {self.model!r} has changed since this experiment was resolved; "
-                "resolve the experiment again, or set tokenizer.revision to the earlier revision"
+                "leave tokenizer.sha256 out to use the new one, or set tokenizer.revision to the earlier revision"
             )
         return self._model(library)
 
@@ -88,7 +88,7 @@ class TransformersTokenizer(Tokenizer):
 
     @property
     def template(self) -> str | None:
-        """See `Tokenizer`."""
+        """Chat template in Jinja, or None if the model has none; see `Tokenizer`."""
         return self.chat_template
 
     def identity(self) -> dict[str, Any]:

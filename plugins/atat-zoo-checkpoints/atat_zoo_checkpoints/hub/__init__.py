@@ -1,4 +1,4 @@
-"""Export of a `dit` to the Hugging Face hub, with copies of the files *_atat_zoo.py, which do not import atat_zoo."""
+"""Write a `dit` for the Hugging Face hub, with copies of the files *_atat_zoo.py, which do not import atat_zoo."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TIMES = 4096  # minimum number of intervals, so that mask rates of texts with o
 
 
 def no_export_because(experiment: Experiment) -> str | None:
-    """Return why a run with a `dit` cannot be exported, or None if it can."""
+    """Return a clause that says why a run with a `dit` cannot be exported, or None if it can."""
     objective = experiment.parts["objective"]
     if objective.hub_form:
         return None
     return (
-        f"objective {objective.name!r} only predicts the first fully masked block, which the formats of masked and "
+        f"objective {objective.name!r} controls what each token attends to in a way that the formats of masked and "
         "causal language models cannot express"
     )
 
@@ -35,7 +35,7 @@ def export(
     dtype: str | None,
     max_shard_size: str,
 ) -> None:
-    """Write the network, its tokenizer and its code; see `Backbone.export`."""
+    """Write a network, its tokenizer (see `hub_tokenizer.save`) and its code to `folder`; see `Backbone`."""
     import torch
 
     from atat_zoo_checkpoints.hub import configuration_atat_zoo, generation_atat_zoo, modeling_atat_zoo

@@ -24,7 +24,7 @@ class AtatZooConfig(PretrainedConfig):
         local_heads: whether learned vectors are added to queries and keys.
         tied_head: whether the head shares its weights with the embedding.
         head_bias: whether the head has a bias.
-        ngram_prior: number of stored token pairs at distance 1, 2, …; empty without an n-gram prior.
+        ngram_prior: numbers of stored token pairs at the distances 1, 2, …; empty without an n-gram prior.
         has_eos: whether training texts end with EOS, so that generated texts also end at EOS.
         framed: whether every training sequence starts with BOS and ends with EOS.
         unmasking: default values for the arguments `sampler`, `steps` and `temperature` of `generate`.

@@ -33,8 +33,8 @@ def generate(
 ) -> Tensor:
     """Return texts, int64 [B · num_return_sequences, L], in which masks are replaced and given tokens are unchanged.
 
-    Unless `windows` applies, a generated text ends with its first EOS, and padding replaces masks after it. Padding in
-    the inputs does not change the distribution of a text, and stays on the same side.
+    Without `windows`, a generated text ends with its first EOS, and padding replaces the tokens generated after it.
+    Padding in the inputs does not change the distribution of a text, and stays on the same side.
 
     Args:
         begun: the inputs, if passed as a positional argument.

@@ -20,8 +20,8 @@ _PADDINGS = ("[PAD]", "<pad>", "<|pad|>")
 def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool, length: int) -> int:
     """Write the files that `AutoTokenizer.from_pretrained` reads, and return the id of the padding token.
 
-    Token V is the mask, or for a causal model the start token of every text, declared as BOS. The padding token is the
-    vocabulary's own, or token V + 1. A causal model pads on the left.
+    Token V, the first id after the vocabulary, is the mask or, for a causal model, the start token, declared as BOS.
+    The padding token is the vocabulary's own, or token V + 1. A causal model pads on the left.
 
     Args:
         tokenizer: a tokenizer with a `library`.
@@ -83,6 +83,6 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
 
 
 def padding_of(library: Tokenizer, eos: str | None) -> str | None:
-    """Return the padding token: a special token with a usual name, or else EOS, or else any special token."""
+    """Return the padding token's name: a special token with a usual name, or else EOS, any special token or None."""
     special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
     return next((name for name in (*_PADDINGS, eos, *special) if name is not None and name in {*special, eos}), None)

@@ -1,7 +1,4 @@
-"""N-gram prior of a network.
-
-Shapes: N predictions, V predicted tokens, R the reach in tokens.
-"""
+"""The n-gram prior of an exported network. Shapes: N predictions, V predicted tokens, R the reach in tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +39,10 @@ class AtatZooNGramPrior(nn.Module):
         return logits.index_put((which // (2 * self.reach), token[at]), gained, accumulate=True)
 
     def table(self) -> tuple[Tensor, ...]:
-        """Return, for each neighbour h, the offset and number of its entries and log(1 + N/T).
+        """Return the scores as a sparse table, with an entry for each pair (h, y) that occurs at one of the 2R places.
 
-        Also return the token and the score of each entry.
+        The first three tensors, [2R · (V + 1)], have for each place and h the index of its first entry, its number of
+        entries, and log(1 + N(h)/T(h)). The last two have the token y of each entry, and log(1 + c(h, y)/(T(h)·p(y))).
         """
         device, tokens = self.tokens.device, self.tokens.cpu()  # float64, which not every device has
         apart = [getattr(self, f"apart_{distance}").cpu().long().unbind(1) for distance in range(1, self.reach + 1)]
