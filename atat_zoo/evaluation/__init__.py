@@ -14,7 +14,7 @@ StageProgress = Callable[[str, int, int], None] | None
 
 
 def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]:
-    """Yield the slice of rows for each batch, and report progress after each batch."""
+    """Yield slices of at most `size` rows that cover `total` rows, and report progress after each slice."""
     for first in range(0, total, size):
         last = min(first + size, total)
         yield slice(first, last)

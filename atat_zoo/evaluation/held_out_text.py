@@ -1,4 +1,4 @@
-"""The held-out text on which a model is evaluated."""
+"""The text on which a model is evaluated: held-out text of its run, or the text of a different corpus."""
 
 import hashlib
 import warnings
@@ -29,7 +29,7 @@ from atat_zoo.system.parsing import read
 
 @attrs.frozen(kw_only=True, eq=False)
 class Text:
-    """Held-out text: n sequences of L tokens."""
+    """The text on which a model is evaluated: n sequences of L tokens."""
 
     tokens: Tensor  # int64 [n, L]
     maskable: Tensor  # bool [n, L]; in dialogues, only the answers
@@ -41,7 +41,7 @@ class Text:
 
     @property
     def counts(self) -> Tensor | None:
-        """Counts of the training tokens by id, int64 [V], or None for a corpus that is not the experiment's."""
+        """How often each id occurs in the training text, int64 [vocabulary size]; None for a different corpus."""
         return None if self.data is None else torch.from_numpy(load_counts(self.data))
 
 
@@ -55,10 +55,10 @@ def text_of(
     all_of_corpus: bool = False,
     packed: bool = False,
 ) -> Text:
-    """Return the text on which to evaluate `Model.from_run(run)`, or raise `UserError` if `spec` does not suit the run.
+    """Return the text on which to evaluate `Model.from_run(run)`; raise `UserError` if it or `spec` cannot be used.
 
     `corpus` replaces the experiment's corpus, and `corpus_name` names it in the results. `all_of_corpus` selects its
-    training split, as for a corpus of which nothing is held out. Pass `packed` if the caller reads `documents`, which
+    training split, with a warning if the run was trained on it. Pass `packed` if the caller reads `documents`, which
     separate packed dialogues; otherwise, packed dialogues raise `UserError`.
     """
     check_evaluation(model, run, spec)
@@ -95,7 +95,7 @@ def _trained_on(own: Any, corpus: Any) -> bool:
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
-    """Return a run's own held-out text, or raise `UserError` if its corpus is missing or differs; see `text_of`."""
+    """Return a run's held-out text, building shards if needed; raise `UserError` if the text is missing or differs."""
     if (origin := RunFolder(Path(run)).imported()) and not origin.get("corpus"):
         raise UserError(f"{run} was imported without a corpus; pass --corpus, or import it again with corpus.use=NAME")
     data = build(model.experiment)

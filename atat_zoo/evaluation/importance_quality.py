@@ -1,11 +1,11 @@
 """The quality of importance: how well it orders held-out tokens by their loss, and how well it is calibrated.
 
 N is the number of masked held-out tokens (a token counts once for each mask that hides it), and V is the vocabulary
-size. Masks are those of the bound. Importance is compared with two other predictors of the loss: the frequency of the
-true token, which is unknown while the token is masked, and the entropy of the model's prediction, which is known
-wherever the logits are computed. Importance is also evaluated within bands of token frequency. Intervals are
-bootstrapped over sequences. Calibration is measured against the target `difficulty`: the rank of a token's loss among
-the n masked tokens of its row, (rank + ½)/n in (0, 1).
+size. The masks are those that estimate the bound. Importance is compared with two other predictors of the loss: the
+frequency of the true token, which is unknown while the token is masked, and the entropy of the model's prediction,
+which is known wherever the logits are computed. Importance is also evaluated within bands of token frequency. Intervals
+are bootstrapped over sequences. Calibration is evaluated against the target `difficulty`: the rank of a token's loss
+among the n masked tokens of its row, (rank + ½)/n in (0, 1).
 """
 
 from pathlib import Path
@@ -78,7 +78,7 @@ class ImportanceQuality:
 
 @attrs.frozen(kw_only=True)
 class ImportanceResult(RunResult):
-    """The quality of a run's importance, and the settings of the measurement."""
+    """The quality of a run's importance, and the settings of the evaluation."""
 
     split: str  # name of the held-out split
     step: int  # optimizer steps of the weights
@@ -105,9 +105,9 @@ class ImportanceResult(RunResult):
 def quality(
     measured: Measurement, counts: Tensor, bands: int = 5, again: Measurement | None = None
 ) -> ImportanceQuality:
-    """Return the quality of importance: overall, per band of training `counts`, int64 [V], and per importance bin.
+    """Return the quality of importance over all tokens, per band of token frequency and per importance bin.
 
-    `again` is a measurement under independent masks, from which the largest possible ρ is estimated.
+    `counts`, int64 [V], counts the training tokens by id. `largest_spearman` needs `again`, under other masks.
     """
     of = measured.masked_tokens()
     importance, loss, tokens = of.importance, of.loss, of.token
@@ -156,9 +156,9 @@ def _losses(measured: Measurement) -> Tensor:
 def frequency_bands(counts: Tensor, bands: int) -> Tensor:
     """Return the frequency band of each vocabulary entry, int64 [V]; band 0 contains the rarest entries.
 
-    Each band contains about the same share of the training tokens, which `counts`, int64 [V], counts by id. The
-    midpoint of an entry's share decides its band, so an entry with more than a band's share makes a neighbouring band
-    smaller or empty.
+    Each band contains about the same share of the training tokens, which `counts`, int64 [V], counts by id. An entry
+    belongs to the band that contains the midpoint of its cumulative share, so an entry with more than a band's share
+    makes a neighbouring band smaller or empty.
     """
     # Add one, as for the surprisal: entries that never occur belong to the rarest band.
     mass = counts.double() + 1
@@ -170,7 +170,7 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
 
 
 def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
-    """Return the non-empty bins of importance, which have equal widths; all arguments are [N]."""
+    """Return the non-empty bins of importance in [0, 1], out of `BINS` of equal width; all arguments are float [N]."""
     bin_of = (importance * BINS).long().clamp(0, BINS - 1)
 
     def within(number: int) -> Bin:
@@ -190,7 +190,7 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
 def weigh(
     model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, progress: Progress = None
 ) -> tuple[Text, Measurement]:
-    """Return the run's held-out text and its measurement with importance, or raise `UserError` without an estimator."""
+    """Return a run's held-out text, and the loss and importance on it; raise `UserError` without an estimator."""
     require_estimator(model.experiment, run, constant=True)
     text = held_out_text(model, run, spec.split, spec.sequences)
     return text, measure(
@@ -201,7 +201,7 @@ def weigh(
 def importance_of_run(
     model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, bands: int = 5, progress: Progress = None
 ) -> ImportanceResult:
-    """Evaluate a run's importance on its held-out text by frequency band, and save the result in the run folder."""
+    """Return the quality of a run's importance on its held-out text, and save the result in the run folder."""
     experiment = model.experiment
     text, measurement = weigh(model, run, spec, seed=seed, progress=progress)
     assert text.counts is not None  # the text is the experiment's own

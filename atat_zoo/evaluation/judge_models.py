@@ -31,7 +31,7 @@ class ChunkJudge(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of non-empty texts, or raise `UserError` if the tokenizer cannot encode one of them."""
+        """Return the token ids of non-empty texts, or raise `UserError` if the tokenizer cannot encode one of them."""
 
     @abstractmethod
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class ChunkJudge(ABC):
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return the feature of each text; see `JudgeModel`."""
+        """Return the feature vector of each text, float32 [n, D]; see `JudgeModel`."""
         encoded = self._encoded(texts)
         empty = next((i for i, ids in enumerate(encoded) if not ids), None)
         if empty is not None:
@@ -237,6 +237,6 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
     model, report = loaded
     # The library would initialise the missing weights at random and continue.
     if lacking := sorted(report["missing_keys"]):
-        problem = f"{name!r} lacks the weight {lacking[0]} ({len(lacking)} in total), so it is not a causal model"
+        problem = f"{name!r} lacks weights ({lacking[0]}; {len(lacking)} in total), so it is not a causal model"
         raise UserError(f"judge.model: {problem}; choose a different model")
     return tokenizer, model

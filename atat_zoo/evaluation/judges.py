@@ -48,7 +48,7 @@ class JudgeModel(Protocol):
 
 
 class Judge(Protocol):
-    """A component of the kind judge."""
+    """A component of the kind `judge`, which builds a judge model."""
 
     name: str
 
@@ -72,8 +72,8 @@ class RunJudge:
 
     Texts are encoded with the run's tokenizer. A text longer than the run's sequences is split into chunks that are
     scored separately, so the first tokens of a chunk have little context. If the run's sequences begin with BOS, so
-    does every chunk, and BOS is not counted; if they end with EOS, a chunk has no token at this position. The feature
-    of a text is the mean of the hidden states that predict its tokens.
+    does every chunk, and BOS is not counted; if they end with EOS, a chunk is one token shorter. The feature of a
+    text is the mean of the hidden states that predict its tokens.
     """
 
     name = "run"
@@ -87,7 +87,7 @@ class RunJudge:
         return self.path
 
     def check(self, experiment: Experiment | None = None) -> Iterator[Problem]:
-        """Yield the problems of the run; see `registry.component`. A missing run is not reported before `build`."""
+        """Yield a `Problem` if the run only bounds likelihoods; a run that does not exist is reported by `build`."""
         from atat_zoo.experiment import from_run
         from atat_zoo.experiment.runs import RunFolder
 
@@ -100,7 +100,7 @@ class RunJudge:
             yield Problem("judge.path", f"{problem}; {remedy}")
 
     def build(self, device: str) -> JudgeModel:
-        """Return the judge; see `Judge`."""
+        """Return the judge model on a device; see `Judge`."""
         for problem in self.check():  # before torch is imported
             raise UserError(str(problem))
         from atat_zoo.evaluation.judge_models import RunScorer
@@ -138,7 +138,7 @@ class HuggingFaceJudge:
     batch_size: int = param(8, help="chunks per batch", ge=1)
 
     def build(self, device: str) -> JudgeModel:
-        """Return the judge; see `Judge`."""
+        """Return the judge model on a device; see `Judge`."""
         from atat_zoo.evaluation.judge_models import HuggingFaceScorer
 
         return HuggingFaceScorer(device, **values_of(self))

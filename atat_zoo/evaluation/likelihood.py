@@ -1,6 +1,6 @@
-"""The NLL of held-out text, or bounds on it, as the nats of each token under each bound of an objective.
+"""The NLL of held-out text, or bounds on it: the contribution of each token to each bound of an objective, in nats.
 
-`evaluate_run` evaluates a run and saves its perplexity, exp(Σ NELBO / number of tokens); see mathematics.md.
+`evaluate_run` evaluates a run and saves its perplexity, exp(Σ NELBO / Σ tokens); see docs/explanation/mathematics.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORD = re.compile(r"(?<=\s)\S")
 
 @attrs.frozen(kw_only=True, eq=False)
 class Measurement:
-    """The measurement of a model on n sequences of L tokens."""
+    """The bounds, losses, importance and metrics of a model on n sequences of L tokens."""
 
     rows: Tensor  # index of each sequence in the held-out set, int64 [n]
     tokens: Tensor  # int64 [n, L]
@@ -127,11 +127,11 @@ def measure(
     documents: Tensor | None = None,
     progress: Progress = None,
 ) -> Measurement:
-    """Return the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 [n, L] and maskable bool [n, L].
+    """Return the `Measurement` of an `ObjectiveModule` on sequences: tokens int64 [n, L] and maskable bool [n, L].
 
     The masks are a function of (seed, row), and therefore the same for every model, number of processes and batch size.
     `rows` are the indices of the sequences in the held-out set, int64 [n] (default: 0 … n−1). The metrics of `spec` are
-    computed from the predictions under the same masks and summed over the process group, so every process must call
+    computed from predictions under the same masks and combined over the process group, so every process must call
     this function. The bound `nelbo` is named `answers` if `form`, which is data.format, is `chat`. `counted` and
     `documents` are fields of `Text`; without `counted`, every maskable token is counted.
     """
@@ -211,7 +211,7 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
 
 
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor, factorisation: str = "") -> BoundValue:
-    """Return a bound over n sequences, given the nats, the counted tokens and the bytes of each, [n]."""
+    """Return a bound per token and per byte, given the nats, counted tokens and bytes of each sequence, [n]."""
     per_token, error = ratio(nats, n)
     value, (bits, of_bits) = exponential(per_token), ratio(nats / math.log(2), sizes)
     return BoundValue(
@@ -242,11 +242,11 @@ def summarise(
     corpus: str = "",
     of_texts: Mapping[str, MetricValue] | None = None,
 ) -> Evaluation:
-    """Return the numbers to report for a measurement.
+    """Return the `Evaluation` of a measurement: its bounds, metrics and baselines, and its settings.
 
-    `counts` are the counts of the training tokens by id, int64 [V]. `ngram` is measured on the same sequences and
-    masks. `of_texts` are the metrics of generated texts, and `factorisations` are those of `Objective.factorisations`.
-    `learned` tells whether the importance is learned. The other arguments are fields of `Evaluation`.
+    `counts` are the counts of the training tokens by id, int64 [vocabulary size], if known. `ngram` is measured on the
+    same sequences and masks. `of_texts` are the metrics of generated texts, and `factorisations` are those of
+    `Objective.factorisations`. `learned` tells whether importance is learned. The others are fields of `Evaluation`.
     """
     x, maskable, per = measured.tokens, measured.maskable, measured.counted
     n = per.sum(1)
@@ -307,7 +307,7 @@ def summarise(
 def loss_correlations(measured: Measurement, counts: NDArray[np.int64] | None) -> dict[str, float]:
     """Return Spearman's ρ of each predictor of the loss with the loss of masked tokens; empty without an estimator.
 
-    The predictors are the `importance`, the `entropy` of the prediction and, given the training `counts`, int64 [V],
+    The predictors are the `importance`, the `entropy` of the prediction and, given the training `counts` by id,
     the `frequency` of the token, negated because rare tokens have high losses.
     """
     if not measured.under_masks:
@@ -328,7 +328,7 @@ def evaluate_run(
     text: Text | None = None,
     progress: Progress = None,
 ) -> Evaluation:
-    """Evaluate `model`, which is `Model.from_run(run)`, on held-out text, and save the result in the run folder.
+    """Evaluate `model`, which is `Model.from_run(run)`, on held-out text; save the result in the run and return it.
 
     With the same seed, two models get the same masks. `text` comes from `text_of` (default: the run's held-out text).
     """

@@ -29,7 +29,7 @@ def check_mauve(number: int) -> None:
 
 
 def mauve_of(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE, in (0, 1], of features float32 [n, D]; raise `UserError` for too few or non-finite features."""
+    """Return MAUVE, in (0, 1], of two sets of features, float32 [n, D]; raise `UserError` if it cannot be computed."""
     check_mauve(min(len(texts), len(reference)))
     if not bool(texts.isfinite().all() and reference.isfinite().all()):
         raise UserError("the judge's features are not finite, so its model may have diverged; choose another judge")

@@ -1,4 +1,4 @@
-"""Metric states: `torchmetrics.Metric` classes; most keep sums per sequence or text to compute standard errors.
+"""The `torchmetrics.Metric` classes of the metrics; most keep sums per sequence or text to compute standard errors.
 
 Sizes: N predictions, V predictable tokens, B rows in a batch, n sequences or texts, b bins.
 """
@@ -35,7 +35,7 @@ _WORD = re.compile(r"\w+")
 
 
 def brier(log_probs: Tensor, x: Tensor) -> Tensor:
-    """Return the Brier score of each prediction, Σ_v (p_v − 1[v = x])², [N]."""
+    """Return the Brier score Σ_v (p_v − 1[v = x])² of each prediction of a true token x, float [N]."""
     p = log_probs.exp()
     return p.square().sum(-1) - 2 * p.gather(-1, x[:, None])[:, 0] + 1
 

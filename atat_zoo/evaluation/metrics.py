@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Metric(Protocol):
-    """A component of the kind metric."""
+    """A component of the kind `metric`, which evaluates predictions or generated texts."""
 
     name: str
     #: Whether the metric evaluates predictions or generated texts.
@@ -66,7 +66,7 @@ class Metric(Protocol):
 
 
 def of_states(name: str, score: str | None = None) -> Any:
-    """Return a `build` method that passes the function `score` and the parameters to `name` of `metric_states`."""
+    """Return a `build` method that calls the class `name` of `metric_states` with its `score` and the parameters."""
 
     def build(self: Metric) -> TorchMetric:
         from atat_zoo.evaluation import metric_states  # torchmetrics takes seconds to import
@@ -117,10 +117,10 @@ class TopAccuracyMetric(Metric):
 
 @component
 class CalibrationErrorMetric(Metric):
-    """Expected calibration error, Σ_b w_b |confidence_b − accuracy_b| / Σ w (Guo et al., arXiv:1706.04599).
+    """Expected calibration error, Σ_b w_b |confidence_b − accuracy_b| / Σ_b w_b (Guo et al., arXiv:1706.04599).
 
-    Predictions are divided into bins b by their confidence, the largest probability. The error is 0 for a model that is
-    right in 70 % of the cases in which its confidence is 70 %, and likewise for every other confidence.
+    Confidence is the largest probability of a prediction. It divides the predictions into bins b of total weight w_b.
+    The error is 0 if the model is right in 70 % of the cases with 70 % confidence, and so on for every confidence.
     """
 
     name = "calibration_error"
@@ -231,7 +231,7 @@ class MauveMetric(Metric):
     judge: Judge = component_param("judge", attrs.NOTHING, help="judge model that computes the features")
 
     def check(self, experiment: Any) -> Iterable[str]:
-        """Yield why an experiment's evaluations cannot compute this metric."""
+        """Yield a sentence for each reason why an experiment's evaluations cannot compute this metric."""
         yield from lacking([self])
         spec, train = experiment.evaluation, experiment.train
         asked = {"evaluation.texts": spec.texts, "evaluation.sequences": spec.sequences}

@@ -1,7 +1,7 @@
 """The n-gram model, a baseline that is evaluated on the same held-out tokens, masks and loss weights as the model.
 
-It predicts a token from two neighbouring tokens with the counts of the n-gram prior, without a network. It reads only
-tokens that the model may also read:
+It predicts a token x_i from two neighbours with the counts of the n-gram prior, without a network. It reads only tokens
+that the model may also read, in the text x or in z, which is x with masks:
 
     any-order model         z_{i−1} and z_{i+1}, if visible
     block model             the same within a block, and the clean last token of the previous block
@@ -50,7 +50,7 @@ def measure_ngram_prior(
     seed: int,
     rows: Tensor | None = None,
 ) -> NGramPriorNats | None:
-    """Return the NLL of the n-gram model of the shards `data`, or warn and return None if it cannot be counted."""
+    """Return the NLL of an n-gram model of the training shards in `data`, or warn and return None if counting fails."""
     try:
         table = load_ngram_prior(data)
     except UserError as error:
@@ -71,7 +71,7 @@ def measure_ngram_prior(
 
 
 def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorValue:
-    """Return the n-gram model's NLL and a model's difference from it, given the model's NLL and tokens, [n]."""
+    """Return an n-gram model's NLL and a model's difference from it, given the model's nats and tokens per sequence."""
     (per_token, error), (gap, gap_error) = ratio(ngram.nats, count), ratio(model - ngram.nats, count)
     value = exponential(per_token)
     return NGramPriorValue(

@@ -24,7 +24,7 @@ _NONE = -1  # separates two texts, and replaces padding in the training text
 
 @attrs.frozen(kw_only=True)
 class Overlap:
-    """The n-grams of some texts that occur in the training text, and the longest span that does."""
+    """The number of n-grams of some texts that occur in the training text, and the longest span that does."""
 
     copied: Mapping[int, Tokens]  # by n, the number of copied windows in each text, including repetitions
     windows: Mapping[int, Tokens]  # by n, the number of all windows of n tokens in each text
@@ -42,7 +42,7 @@ class Overlap:
 
 
 class Copies:
-    """A search of a stream of training tokens for copies of texts (pieces int64 [L]) and of their n-grams."""
+    """A search of training tokens, block by block, for n-grams and spans of texts, whose pieces are int64 [L] each."""
 
     def __init__(self, texts: Sequence[Sequence[Tokens]], sizes: Sequence[int]) -> None:
         self.texts = texts
@@ -133,7 +133,7 @@ def _positions(known: Tokens, keys: Tokens) -> Tokens:
 
 
 def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
-    """Return the pieces of a text between its special tokens, int64 [L]."""
+    """Return the non-empty pieces of a text between its special tokens, int64 [L] each."""
     cuts = np.flatnonzero(np.isin(tokens, np.array(special, np.int64)))
     parts = np.split(tokens, np.sort(np.concatenate([cuts, cuts + 1])))
     return [part for part in parts if len(part) and part[0] not in special]

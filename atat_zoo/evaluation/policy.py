@@ -2,9 +2,9 @@
 
     −log p(x) ≤ E_{S~π} Σ_t Σ_{i∈S_t} −log p_θ(x_i | z_t)
 
-The sampler π chooses the positions S_t of each step t. The bound holds if this choice reads only z and its own random
-numbers, with equality if it is deterministic. The number of tokens per step may be any, so the bound evaluates parallel
-decoding without a judge model. There are n texts of L tokens, and K decoding orders per text.
+In step t, the sampler π chooses the positions S_t to unmask in the masked text z_t. This policy bound holds if the
+choice reads only z_t and its own random numbers, with equality if it is deterministic. Steps may unmask several tokens,
+so it evaluates parallel decoding without a judge model. There are n texts of L tokens, and K decoding orders per text.
 """
 
 import math
@@ -46,7 +46,7 @@ class PolicyNats:
 
     @property
     def ends(self) -> Bracket:
-        """The bracket of each text."""
+        """The upper bound, the lower bound and the effective number of orders of each text."""
         return Bracket(self.nats, self.lower, self.effective)
 
 
@@ -162,7 +162,7 @@ class PolicyValue(RunResult):
 def policy_value(
     model: Model, measured: PolicyNats, text: Text, sampler: Sampler, guidance: Guidance, *, seed: int, orders: int
 ) -> PolicyValue:
-    """Return the policy bound of a measurement on a text, together with the settings of the measurement."""
+    """Return the policy bound per token of a text, given `measured`, and the settings with which it was computed."""
     n = text.counted.sum(1)
     bound = bound_value(measured.nats, n, byte_counts(model.tokenizer, text.tokens, text.maskable))
     return PolicyValue(
@@ -187,9 +187,9 @@ def policy_value(
 
 
 def bracket_value(measured: Bracket, n: Tensor) -> BracketValue | None:
-    """Return the lower limit over sequences, whose tokens `n` counts, or None if it is unknown or too uncertain.
+    """Return the lower limit of the NLL, given the tokens `n` of each text, or None if it is unknown or too uncertain.
 
-    It is too uncertain if the standard error of the bracket's width exceeds this width, or if it is below zero nats.
+    It is too uncertain if it is below zero nats, or if the bracket's width is smaller than the width's standard error.
     """
     (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.upper - measured.lower, n)
     if not (lower >= 0 and width_error <= width < math.inf):  # NaN where there is no bracket, or one text only

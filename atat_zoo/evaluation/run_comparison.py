@@ -38,7 +38,7 @@ _ADVICE = "compare runs with the same corpus, tokenizer and data.length"
 
 @attrs.frozen(kw_only=True, eq=False)
 class MeasuredRun:
-    """The measurement of a run on n held-out sequences."""
+    """The bounds and metrics of a run on n held-out sequences, and its number of parameters."""
 
     step: int  # optimizer steps of the weights
     method: str  # the bound estimator, or `likelihood` if the numbers are exact
@@ -62,13 +62,13 @@ class MeasuredRun:
         return {name: bound_value(nats, self.count, self.bytes, of.get(name, "")) for name, nats in self.nats.items()}
 
     def beside(self) -> NGramPriorValue | None:
-        """Return the n-gram model's values, compared with the run's main bound."""
+        """Return the n-gram model's NLL, compared with the run's main bound, or None without an n-gram model."""
         return figure(self.ngram, self.nats[self.quantity], self.count) if self.ngram else None
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class ComparedRun(MeasuredRun):
-    """A run in a comparison."""
+    """A run in a comparison: its bounds, name, training history and experiment."""
 
     name: str  # name of the run in the table
 
@@ -127,10 +127,10 @@ def measure_runs(
     progress: Progress = None,
     **other: Any,
 ) -> list[ComparedRun]:
-    """Return the measurements of runs on the same held-out sequences and masks, or raise `UserError` if texts differ.
+    """Evaluate runs on the same sequences and masks; return a `ComparedRun` each, or raise `UserError` if texts differ.
 
     `baseline` is the index of the run whose held-out text the other runs must share, and `step` selects the checkpoint
-    of every run (default: the final model). Pass the arguments of `text_of` as `other` to measure on a different text.
+    of every run (default: the final model). Pass the arguments of `text_of` as `other` to use a different text.
     """
     first = runs[baseline]
     text = text_of(Model.from_run(first, step=step), first, spec, packed=True, **other)
@@ -218,7 +218,7 @@ class Difference:
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """A comparison of runs and its settings."""
+    """The results of several runs, their differences from a baseline, and the settings of the comparison."""
 
     runs: tuple[ComparedRun, ...]  # in the given order
     # For each run, each of its bounds minus the baseline's first bound; None for that bound itself.
@@ -286,7 +286,7 @@ def compare(
     corpus_name: str = "",
     all_of_corpus: bool = False,
 ) -> Comparison:
-    """Compare measured runs with a baseline, or raise `UserError` if a run lacks the baseline's main bound.
+    """Return a comparison of runs with a baseline, or raise `UserError` if a run lacks the baseline's main bound.
 
     `baseline` is the index of the baseline, and `reach` is a perplexity (default: the highest final perplexity). `seed`
     is the seed of the masks; the seed of the bootstrap is fixed. The arguments for a different text are those of

@@ -68,7 +68,7 @@ class Judged:
 
     @property
     def stderr(self) -> float | None:
-        """The standard error of the generative perplexity over texts."""
+        """The standard error of the generative perplexity over texts, or None without a judge."""
         error = self.nats_per_token_stderr
         return None if self.value is None or error is None else self.value * error
 
@@ -119,7 +119,7 @@ class SamplerResult(SamplerBound, Judged):
 
 @attrs.frozen(kw_only=True)
 class Bench(RunResult):
-    """A comparison of several samplers with the first of them."""
+    """The costs and scores of several samplers, each compared with the first."""
 
     judge: str | None  # the judge's title, or None without a judge
     step: int  # optimizer steps of the weights
@@ -257,7 +257,7 @@ def policy_bounds(
     orders: int,
     batch_size: int,
 ) -> list[SamplerBound]:
-    """Return the policy bound of each sampler on held-out text, computed in float32."""
+    """Return each sampler's policy bound on held-out text, computed in float32, or the reason why it has none."""
     text = text_of(model, run, evolve(model.experiment.evaluation, sequences=sequences))
     guidance, n = model.experiment.parts["guidance"], text.counted.sum(1)
     text_generator, x = guidance.guide(model.text_generator("fp32")), (text.tokens, text.maskable)

@@ -50,7 +50,7 @@ class Judges:
         self.built: list[tuple[Any, JudgeModel]] = [(judge, Remembering(model)) for judge, model in known]
 
     def __call__(self, judge: Any) -> JudgeModel:
-        """Return the judge model of a component."""
+        """Return the judge model of a judge component, which is built on first use."""
         for known, model in self.built:
             if known == judge:
                 return model
@@ -59,14 +59,14 @@ class Judges:
 
 
 class Remembering:
-    """A judge model that caches the features of the last two sets of texts, among them the references."""
+    """A judge model that caches the features of the two most recently used sets of texts, such as the references."""
 
     def __init__(self, judge: JudgeModel) -> None:
         self.title, self.nats = judge.title, judge.nats
         self._features = lru_cache(2)(lambda texts: judge.features(texts))
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return the feature of each text; see `JudgeModel`."""
+        """Return the feature vector of each text; see `JudgeModel`."""
         return self._features(tuple(texts))
 
 

@@ -16,7 +16,7 @@ ADDRESSES = 1 << 36  # bytes that the engine in vl_convert reserves; if it canno
 
 
 def require(command: str, *packages: str) -> None:
-    """Raise `UserError` if one of the `packages` that `command` needs is not installed, or lacks memory to run."""
+    """Raise `UserError` if a package that `command` needs is not installed, or lacks virtual memory to start."""
     for package in packages:
         if find_spec(package) is None:
             raise UserError(f"{command} needs the package {package}; install it with `pip install 'atat-zoo[report]'`")

@@ -1,4 +1,4 @@
-"""The charts: functions that turn the data of `collect` into Altair charts, which a notebook can show.
+"""The charts: functions that turn the data of `report_data.collect` into Altair charts, which a notebook can show.
 
 The page contains the same charts with separate data (`specifications`); `figures` writes the charts as files. Text from
 a run appears only in rows and scale domains, never in titles, because Vega-Lite compiles titles as expressions.
@@ -43,25 +43,25 @@ CONFIG: Table = {
 
 
 def loss(data: Table, by: str = "step") -> alt.LayerChart:
-    """Training loss, averaged over each logging interval, against steps, tokens or seconds."""
+    """Return a chart of the training loss, averaged over each logging interval, against steps, tokens or seconds."""
     y = _y("loss:Q", "training loss, nats per token")
     return _curves(data, "curves", y, by, ("loss:Q", ".3f"), clip=True).properties(description="Training loss.")
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
-    """Held-out bounds during training, ± one standard error."""
+    """Return a chart of the held-out bounds during training, ± one standard error."""
     layers = _evaluated(data, "bounds", "bound", f"held-out {PERPLEXITY}, exp(nats per token)", by)
     return layers.properties(description=f"Held-out {PERPLEXITY} of each run.")
 
 
 def metrics(data: Table) -> alt.LayerChart:
-    """Metrics from the evaluations during training; a page shows one metric at a time."""
-    layers = _evaluated(data, "metrics", "metric", "metric (a fraction from 0 to 1, or nats)", "step")
+    """Return a chart of the metrics evaluated during training; a page shows one metric at a time."""
+    layers = _evaluated(data, "metrics", "metric", "value of the metric, in its own unit", "step")
     return layers.properties(description="Metrics of each run.")
 
 
 def reliability(data: Table) -> alt.LayerChart:
-    """Reliability diagram: accuracy of predictions against their confidence; both are equal on the diagonal."""
+    """Return a reliability diagram: accuracy of predictions against confidence, and a diagonal where both agree."""
     chart = _chart(data, "reliability").encode(color=_runs(data, "reliability"))
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("confidence:Q", title="confidence: largest probability of a prediction (0 to 1)", scale=scale)
@@ -75,7 +75,7 @@ def reliability(data: Table) -> alt.LayerChart:
 
 
 def bands(data: Table) -> alt.Chart:
-    """Rank correlations of importance, frequency and the prediction's entropy with the loss, by token frequency."""
+    """Return a chart of the loss's rank correlations with importance, frequency and entropy, by token frequency."""
     axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times that a token occurs in the training text"
     legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
     chart = _chart(data, "bands").encode(
@@ -91,7 +91,7 @@ def bands(data: Table) -> alt.Chart:
 
 
 def calibration(data: Table) -> alt.LayerChart:
-    """Mean rank of the loss against importance; both are equal on the diagonal."""
+    """Return a chart of the mean rank of the loss against importance, with a diagonal where both are equal."""
     scale = alt.Scale(domain=[0, 1])
     chart = _chart(data, "bins").encode(
         x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
@@ -106,7 +106,7 @@ def calibration(data: Table) -> alt.LayerChart:
 
 
 def rates(data: Table) -> alt.LayerChart:
-    """Fraction of masked tokens in the batch at each recorded step (dots), and the target fraction (line)."""
+    """Return a chart of the fraction of masked tokens at each recorded step (dots), and of its target (line)."""
     chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data, "rates"))
     title = "mask rate (0 to 1)"
     aim = chart.encode(y=_y("mask_rate_target:Q", title))
@@ -117,7 +117,7 @@ def rates(data: Table) -> alt.LayerChart:
 
 
 def spread(data: Table) -> alt.Chart:
-    """Distribution of the mask rates sampled in each run."""
+    """Return a histogram of the mask rates sampled in each run."""
     scale = alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0)
     axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0)
     chart = _chart(data, "spread").encode(
@@ -131,7 +131,7 @@ def spread(data: Table) -> alt.Chart:
 
 
 def stages(data: Table) -> alt.Chart:
-    """Stages of the curriculum over training steps."""
+    """Return a chart of the stages of the curriculum over training steps."""
     order = ["easy", "medium", "hard"]  # other stages follow
     chart = _chart(data, "stages").encode(
         x=alt.X("from:Q", title=CLOCKS["step"]),
@@ -145,14 +145,14 @@ def stages(data: Table) -> alt.Chart:
 
 
 def strength(data: Table) -> alt.LayerChart:
-    """Strength of the curriculum over training steps; a token's weight is exp(strength · importance)."""
+    """Return a chart of the curriculum's strength; a token's weight is proportional to exp(strength · importance)."""
     y = alt.Y("curriculum_strength:Q", title="curriculum strength (no unit)")
     layers = _curves(data, "strengths", y, "step", ("curriculum_strength:Q", ".3~f"))
     return layers.properties(description="Curriculum strength.", height=160)
 
 
 def uncertainty(data: Table) -> alt.LayerChart:
-    """Entropy of the predictions at masked tokens before each decoding step: median and quartiles."""
+    """Return a chart of the entropy of predictions at masks before each decoding step: median and quartiles."""
     chart = _chart(data, "uncertainty").encode(
         x=alt.X(
             "evaluation:Q",
@@ -173,7 +173,7 @@ def uncertainty(data: Table) -> alt.LayerChart:
 
 
 def frontier(data: Table) -> alt.LayerChart:
-    """Policy bound of each sampler on held-out text against its NFE."""
+    """Return a chart of each sampler's policy bound on held-out text against its NFE."""
     scale = alt.Scale(type="log", nice=False, padding=20)
     chart = _chart(data, "frontier").encode(
         x=alt.X("evaluations:Q", title="network evaluations per sequence (NFE)", scale=scale),
@@ -196,7 +196,7 @@ def frontier(data: Table) -> alt.LayerChart:
 
 
 def arms(data: Table) -> alt.LayerChart:
-    """Difference of each study arm from its baseline: the mean over seeds with its 95 % CI, and each single seed."""
+    """Return a chart of the arms' differences from their baselines: each seed, and the mean with its 95 % CI."""
     sort = alt.EncodingSortField("order")
     y = alt.Y("arm:N", sort=sort, title=None, axis=alt.Axis(labelLimit=200, labelFlush=False))
     title = "difference from the baseline, % of its exp(nats per token) (lower is better)"
@@ -213,7 +213,7 @@ def arms(data: Table) -> alt.LayerChart:
 
 
 def sensitivity(data: Table) -> alt.LayerChart:
-    """Bound of an arm for each value of one or more keys, with 95 % CIs; the arm's own value has a different colour."""
+    """Return a chart of an arm's bound at each value of some keys, with 95 % CIs; its own value is highlighted."""
     axis = alt.Axis(labelAngle=0, labelLimit=160, labelFlush=False)
     x = alt.X(
         "point:N", sort=alt.EncodingSortField("order"), title="value of the key (orange: the arm's own)", axis=axis
@@ -227,7 +227,7 @@ def sensitivity(data: Table) -> alt.LayerChart:
     line = chart.transform_filter("datum.own").mark_rule(color="#999", strokeDash=[4, 4]).encode(y=_y("value:Q", y))
     bars = whole.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title=y, scale=zero), y2=alt.Y2("high:Q"))
     dots = whole.mark_point(filled=True, size=90, opacity=1).encode(y=_y("value:Q", y))
-    return (line + bars + dots).properties(description="Sensitivity to one key.", height=180)
+    return (line + bars + dots).properties(description="Sensitivity to the value of a key.", height=180)
 
 
 # The table of each chart and the function that draws the chart.
@@ -243,7 +243,7 @@ CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
 
 
 def specifications(data: Table) -> dict[str, Table]:
-    """Return the charts of a page without data: for each, the name of its table and a specification per x-axis."""
+    """Return the Vega-Lite charts of a page without data: for each, its table's name and a specification per x-axis."""
     # The height of the chart of arms grows with their number.
     arms = [{"arm": row["arm"]} for row in data["tables"]["arms"]]
     bare = {**data, "tables": {key: [] for key in data["tables"]} | {"arms": arms}, "legend": False}

@@ -17,7 +17,7 @@ Table = dict[str, Any]
 
 
 def page(data: Table, *, live: str | None = None) -> str:
-    """Return the HTML page for the data of `collect` or `of_study`.
+    """Return the HTML page for the data of `report_data.collect` or `study_data.of_study`.
 
     `live` is a URL on the same host, from which the page fetches new data every few seconds, or None for a file.
     """

@@ -33,7 +33,7 @@ _NAMES = ("localhost", _HERE, "::1")
 
 
 def stamp(run: RunFolder) -> str:
-    """Return a stamp that changes whenever a file that the page or the terminal shows changes."""
+    """Return a hash that changes when a shown file changes in time or size, or training begins or ends."""
     shown = [run.resolved, run.environment, run.metrics, run.samples, run.model / DESCRIPTION]
     said: list[Any] = [run.in_use]
     for path in [*shown, *store.files(run), *sorted(run.report.glob("*.json"))]:
@@ -63,7 +63,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{_HERE}:{self.server_port}/"
 
     def data(self) -> tuple[str, bytes]:
-        """Return the stamp of the run's files, and the data of the page as JSON.
+        """Return the `stamp` of the run, and the data of its page as JSON.
 
         Raises UserError or OSError if the run does not exist, even if only for a moment.
         """
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def now(run: RunFolder, seen: ListedRun) -> list[str]:
-    """Return a run's state, step, speed, learning rate and remaining time, and when they were last updated."""
+    """Return phrases on a run: its state, step and, if known, speed, learning rate, time left and last update."""
     lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("seconds")) is not None]
     said = [seen.state] if seen.state == IMPORTED else [seen.state, f"step {seen.step}/{seen.steps}"]
     if lines:

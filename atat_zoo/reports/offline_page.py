@@ -19,7 +19,7 @@ def asset(name: str, package: str = "atat_zoo.reports") -> str:
 
 
 def inert(value: Any) -> str:
-    """Return JSON that can neither end a script element nor begin a comment."""
+    """Return a value as JSON that can neither end a script element nor begin a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -32,7 +32,7 @@ def alone(script: str) -> str:
 
 
 def policy(*scripts: str, more: str = "", connect: str = "'none'") -> str:
-    """Return the content security policy that allows only these scripts and the sources in `more`."""
+    """Return a content security policy with only these scripts, the script sources `more` and requests to `connect`."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join([*(f"'sha256-{digest}'" for digest in hashes), *filter(None, [more])])
     return (

@@ -143,7 +143,7 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
 
 
 def compared(folders: Sequence[RunFolder]) -> Table | None:
-    """Return the recorded comparison of the runs' current final models with that of the first run, or None."""
+    """Return the recorded comparison of the runs' current final models with the first run's, or None without one."""
     if len(folders) > 1 and (found := run_records.kept(folders[0], "compare")):
         return found if found["models"] == list(map(run_records.model_sum, folders)) else None
     return None
@@ -377,7 +377,7 @@ def _rows(data: Table) -> bool:
 
 
 def last_tasks(evaluations: Iterable[Mapping[str, Any]]) -> Results:
-    """Return the result of each task and seed in a run's evaluations/ at the highest step that has one."""
+    """Return the result of each task and seed from the tables in evaluations/, at the highest step that has one."""
     found: Results = {}
     for result in sorted(task_results(evaluations), key=lambda result: result.step):
         found[result.task, result.seed] = result
@@ -405,7 +405,7 @@ def _task_table(task: str, seed: int, results: Mapping[str, TaskResult], runs: I
         ours = [uncertain(of[run].value, of[run].stderr) if run in of else NONE for run in runs]
         rows.append([name, one.quantity, items, *ours, *theirs])
     steps = dict.fromkeys(result.step for result in results.values())
-    at = [f"step {step:,} from {joined([run for run, each in results.items() if each.step == step])}" for step in steps]
+    at = [f"{joined([run for run, each in results.items() if each.step == step])} at step {step:,}" for step in steps]
     said = [
         f"Seed {seed}, {joined(at)}; ± one standard error over items.",
         *notes_of({run: [each] for run, each in results.items()}),
@@ -420,7 +420,7 @@ def _task_table(task: str, seed: int, results: Mapping[str, TaskResult], runs: I
 
 
 def command(environment: dict[str, Any]) -> str | None:
-    """Return the recorded command that started a run, quoted for a shell, or None."""
+    """Return the command that started a run, quoted for a shell, or None if `environment` does not record it."""
     try:
         program, *words = map(str, environment["command"])
         if program.endswith("atat_zoo/train.py"):  # started by the launcher, which starts a process for each rank
@@ -433,10 +433,10 @@ def command(environment: dict[str, Any]) -> str | None:
 def commands(
     runs: Sequence[Path], trained: Sequence[str | None], frontier: bool, *, out: Path | None, figures: Path | None
 ) -> list[str]:
-    """Return the commands that reproduce the page, to run from the folder of the training runs if they share one.
+    """Return the shell commands that reproduce the page, from training the runs to writing the report.
 
-    Runs are written as the caller passed them, or as full paths if they were trained elsewhere. `trained` lists the
-    training command of each run (see `command`); `frontier` is whether the runs record policy bounds of samplers.
+    Runs are named as the caller passed them or, if they were trained in a different folder, by full path after a note.
+    `trained` lists the training command of each run (see `command`); `frontier` tells whether there are policy bounds.
     """
     here = all(_makes(one, run) for one, run in zip(trained, runs, strict=True) if one)
 

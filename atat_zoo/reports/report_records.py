@@ -81,7 +81,7 @@ def compute(
 
 
 def missing(run: str | Path) -> list[str]:
-    """Return which results are not recorded for the newest model: text, replay, importance or frontier.
+    """Return the names of the results without a record for the newest model: text, replay, importance or frontier.
 
     A damaged file is treated as missing, with a warning. Raises UserError if the run has no model.
     """

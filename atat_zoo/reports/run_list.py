@@ -1,6 +1,6 @@
 """Listing of runs from their folders: progress, bounds, and differences between two runs.
 
-It imports no torch and builds no component, so runs from other versions or with missing plugins are also listed.
+It imports no torch and builds no components, so runs from other versions or with missing plugins are also listed.
 """
 
 import time
@@ -25,7 +25,7 @@ _DEEPEST = 4  # maximum number of folders between the searched folder and a run
 
 @attrs.frozen(kw_only=True)
 class RecordedBound:
-    """A recorded bound of an evaluation."""
+    """The exponential of a bound from a recorded evaluation, with its standard error."""
 
     quantity: str  # name of the bound's exponential
     value: float
@@ -53,7 +53,7 @@ class ListedRun:
 
 
 def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """Yield the folder if it is a run, else the runs up to `deepest` levels down, by name, except hidden folders."""
+    """Yield `folder` if it is a run; otherwise the runs at most `deepest` levels below, by name, except hidden ones."""
     if RunFolder(folder).exists:
         yield folder
     elif deepest:
@@ -102,7 +102,7 @@ def _changed(path: Path) -> float:
 
 
 def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
-    """Return the bounds of an evaluation from `evaluated`, by name."""
+    """Return the bounds, by name, of an evaluation record as returned by `run_records.evaluated`."""
     step, recorded_bounds = evaluation["step"], evaluation["bounds"].items()
     return {
         name: RecordedBound(
@@ -113,7 +113,7 @@ def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
 
 
 def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:
-    """Return the objective's main bound, which is the first."""
+    """Return the main bound of an evaluation record, which is its first; see `bounds`."""
     return next(iter(bounds(evaluation).values()))
 
 
@@ -126,7 +126,7 @@ def environment(run: RunFolder) -> dict[str, Any]:
 
 
 def side_by_side(runs: Sequence[RunFolder]) -> list[tuple[dict[str, Any], list[RecordedBound]]]:
-    """Return the conditions under which all runs were evaluated, each with the last bound of every run under them."""
+    """Return, for each bound that all runs have under equal conditions, these conditions and each run's last bound."""
     last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = []
     for run in runs:
         tables = evaluated(store.tables(run))  # a later step replaces an earlier one

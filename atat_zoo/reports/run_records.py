@@ -26,7 +26,7 @@ _LONGEST = 20_000  # characters of samples.txt on the page
 
 
 def figure(value: Any) -> float | None:
-    """Return a finite number, or None for anything else."""
+    """Return the value if it is a finite number, otherwise None."""
     with suppress(OverflowError):  # an integer that is too large for a float
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return value
@@ -237,7 +237,7 @@ def environment(run: RunFolder) -> Table:
 
 
 def samples(run: RunFolder) -> str:
-    """Return the generated texts, or an empty string."""
+    """Return the first 20,000 characters of samples.txt, or an empty string if it cannot be read."""
     with suppress(OSError):
         written = read(run.samples)[: 4 * _LONGEST].decode("utf-8", "replace").strip()
         return written if len(written) <= _LONGEST else written[:_LONGEST] + "\n… see samples.txt for the rest"
@@ -255,7 +255,7 @@ def model_sum(run: RunFolder) -> str | None:
 
 
 def evaluated(tables: Iterable[Table]) -> list[Table]:
-    """Return the evaluations on the experiment's corpus by training step; unreadable numbers are `None`."""
+    """Return valid evaluations on the experiment's corpus, sorted by step; an invalid error or correlation is None."""
     found = []
     for table in tables:
         if isinstance(table.get("bounds"), dict) and not table.get("corpus"):
@@ -291,7 +291,7 @@ def _metrics(table: Any) -> Table:
 
 
 def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> list[Table]:
-    """Return the evaluations that training recorded; the last one is the run's main result.
+    """Return the evaluations with the experiment's settings, such as those in training; the last is the main result.
 
     Other evaluations use a different split or different masks. Raises KeyError or TypeError for an incomplete
     experiment.
@@ -315,7 +315,7 @@ def of_one_kind(evaluations: list[Table], experiment: Mapping[str, Any]) -> list
 
 
 def curve(evaluations: Sequence[Table]) -> list[Table]:
-    """Return one evaluation per step, all under the same conditions: those with the most steps, or else sequences."""
+    """Return one evaluation per step, all under the conditions with the most steps or, if equal, the most sequences."""
     alike: dict[tuple[Any, ...], dict[int, Table]] = {}
     for table in evaluations:
         alike.setdefault(conditions(table), {})[table["step"]] = table
@@ -324,13 +324,13 @@ def curve(evaluations: Sequence[Table]) -> list[Table]:
 
 
 def conditions(table: Table) -> tuple[Any, ...]:
-    """Return the conditions of an evaluation: its text, masks and bound estimator."""
+    """Return the fields that must be equal for evaluations to be comparable: text, masks and bound estimator."""
     # A different text may have the same number of tokens, but hardly the same number of bytes and words.
     return tuple(table[key] for key in ("split", "sequences", "tokens", "bytes", "words", "draws", "seed", "method"))
 
 
 def quality(tables: Iterable[Table]) -> Table | None:
-    """Return the last recorded importance quality, or None."""
+    """Return the importance quality recorded at the highest step, or None."""
     found = []
     for table in tables:
         with suppress(KeyError, TypeError):

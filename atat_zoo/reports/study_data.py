@@ -105,7 +105,7 @@ def _verdict(report: Table) -> Iterator[str]:
     lowest = sorted(sure, key=lambda each: each["both"]["percent"])
     best = first(each for each in lowest if each["both"]["percent_high"] < 0)
     found = {factorisation_of(report["arms"][each["arm"]]) for each in compared}
-    what = f" in {PERPLEXITY} ({found.pop()})" if len(found) == 1 else ""
+    what = f" in {PERPLEXITY} ({found.pop()})" if len(found) == 1 else " in exp(nats per token)"
     changes = [f"{_change(each)} from {each['against']}" for each in sure]
     if best:
         yield f"{best['arm']} differs by {changes[sure.index(best)]}{what}, over {number(len(best['seeds']), 'seed')}."

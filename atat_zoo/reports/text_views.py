@@ -1,6 +1,6 @@
 """Importance and loss of held-out text, token by token, and replays of generation.
 
-n texts of L tokens, S shown tokens, R mask rates; B generated texts, F frames per text, V predictable tokens.
+Sizes: n texts of L tokens, S shown tokens, R mask rates; B generated texts, F frames per text, V predictable tokens.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,11 +36,11 @@ def text_table(
 ) -> dict[str, Any]:
     """Return the content of report/text.json: the tokens of texts with their surprisal, importance and loss.
 
-    The loss, and the importance if it reads z, are averaged over the masks that hide the token (see `masks_of`).
-    Importance that reads x depends on the rate, not on the mask. A model with an exact likelihood predicts each token
-    from the same tokens for any mask, so it has no `rates` and one loss per token.
+    The loss, and the importance if it reads the masked text, are averaged over the masks that hide the token (see
+    `masks_of`). Importance that reads the clean text may depend on the rate, but not on the mask. A model with an exact
+    likelihood predicts each token from the same tokens for any mask, so it has no `rates` and one loss per token.
 
-    `tokens` is x, int64 [n, L], `maskable` is bool [n, L], and `counts` contains training token counts by id, int64
+    `tokens` is int64 [n, L], `maskable` is bool [n, L], and `counts` contains training token counts by id, int64
     [V]. The masks depend only on (seed, text, rate). `progress` is called with the completed and the total number of
     rates.
     """
@@ -166,8 +166,8 @@ def replay_table(
 def frames_of(trace: Iterable[dict[str, Any]], number: int) -> list[list[dict[str, Any]]]:
     """Return the frames of each text, one per decoding step of the text, from a sampler's records.
 
-    A frame has `filled`, a list of [position, id], and `hidden`, the positions that are masked again before the next
-    step.
+    A frame has its number `evaluation`, a list `filled` of [position, id], the positions `hidden` that are masked again
+    before the next step, and an empty list `open`.
     """
     texts: list[list[dict[str, Any]]] = [[] for _ in range(number)]
     for record in trace:
@@ -183,7 +183,7 @@ def frames_of(trace: Iterable[dict[str, Any]], number: int) -> list[list[dict[st
 
 
 def states(start: Tensor, frames: Sequence[dict[str, Any]], mask_id: int) -> Tensor:
-    """Return z before each frame and after the last one, int64 [F + 1, L], from the initial z, [L]."""
+    """Return the tokens before each frame and after the last, int64 [F + 1, L], given those before the first, [L]."""
     z = [start]
     for frame in frames:
         positions, tokens = zip(*frame["filled"], strict=True)
@@ -196,7 +196,7 @@ def states(start: Tensor, frames: Sequence[dict[str, Any]], mask_id: int) -> Ten
 
 @torch.no_grad()
 def entropies(denoiser: Denoiser, z: Tensor) -> list[list[list[float]]]:
-    """Return [position, entropy in nats] for the predictions at the masks of each row of z, int64 [F, L].
+    """Return [position, entropy in nats] of the prediction at each mask in the rows of z, int64 [F, L].
 
     A block model predicts only the first incomplete block. A model that reads the decoding steps of tokens reads the
     rows in order, as it does during generation.

@@ -53,7 +53,7 @@ def on_what(runs: list[Table]) -> Iterator[str]:
     if on:
         same = len(on) == 1 < len(runs) and len({conditions(run["evaluated"][-1]) for run in measured}) == 1
         conditions_of = [words if len(on) == 1 else f"{names} {words}" for words, names in on.items()]
-        yield f"Measured{':' * (len(on) > 1)} {'; '.join(conditions_of)}{', the same for every run' * same}; {_ERROR}."
+        yield f"Evaluated{':' * (len(on) > 1)} {'; '.join(conditions_of)}{', the same for every run' * same}; {_ERROR}."
     if len(runs) == 1 and measured:
         for other in list(bounds(measured[0]["evaluated"][-1]).values())[1:]:
             yield f"{other.quantity[0].upper()}{other.quantity[1:]}: {uncertain(other.value, other.stderr)}."

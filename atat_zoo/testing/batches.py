@@ -1,4 +1,4 @@
-"""Batches that cover edge cases, drawn by hypothesis."""
+"""Batches that cover edge cases, drawn by hypothesis, and the assertions that checks share."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ share = 1.0
 
 
 def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that immediately calls a function on `count` examples, which are always the same."""
+    """Return a decorator that immediately calls a function on up to `count` · `share` examples, the same every time."""
     repeatable = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     tried = settings(repeatable, max_examples=max(1, round(count * share)), report_multiple_bugs=False)
     return lambda check: tried(given(**drawn)(check))()
@@ -64,7 +64,7 @@ DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bf
 
 @st.composite
 def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
-    """Draw a batch; with `grid`, importances are multiples of 1/8, so that there are wide gaps and many ties."""
+    """Return a strategy that draws `Rows`; with `grid`, importances are multiples of 1/8, with many ties."""
     length = draw(st.sampled_from(LENGTHS))
     dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
@@ -90,12 +90,12 @@ def rows(draw: DrawFn, *, grid: bool = False) -> Rows:
 
 
 def temperatures() -> st.SearchStrategy[float]:
-    """Draw temperatures from 1e-3 to 1e3, uniform on a logarithmic scale, including both ends."""
+    """Return a strategy that draws temperatures from 1e-3 to 1e3 on a logarithmic scale, including both ends."""
     return st.one_of(st.sampled_from([1e-3, 1e3, 1.0]), st.floats(-3, 3).map(lambda x: 10.0**x))
 
 
 def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
-    """Return a batch whose tokens are masked with probability `rate`, and a loss for each masked token, [B, L]."""
+    """Return a batch whose maskable tokens are masked with probability `rate`, and losses [B, L], 0 if not masked."""
     shape = drawn.maskable.shape
     p = drawn.rate.unsqueeze(-1) * drawn.maskable
     masked = drawn.uniform(*shape) < p
@@ -106,7 +106,7 @@ def masked_step(drawn: Rows) -> tuple[NoisedBatch, Tensor]:
 
 
 def taught(built: Any, steps: int, drawn: Rows) -> Any:
-    """Update a component with state for the given number of steps, and return it."""
+    """Update a built component that has a state for the given number of steps, and return it."""
     for number in range(steps):
         built.update(built.statistics(*masked_step(drawn)), number / 1000)
     return built

@@ -148,7 +148,7 @@ def example_of(entry: Entry) -> Example | None:
 
 
 def is_held_by_description_alone(entry: Entry) -> bool:
-    """Return whether a component has required parameters but no example."""
+    """Return whether a component has required parameters but no example, so that it cannot be built for a test."""
     return any(parameter.get("required") for parameter in entry.parameters.values()) and not example_of(entry)
 
 

@@ -1,4 +1,4 @@
-"""Checks of guidance and classifiers, with a `Hashed` denoiser of text8's symbols, some with probability 0."""
+"""Checks of guidance and classifiers, with a `toys.Hashed` denoiser that gives some tokens probability 0."""
 
 from typing import Any
 

@@ -123,7 +123,7 @@ def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
 
 def check_symmetry(strategy: Any, examples: int = 50) -> None:
-    """Check (f), that equal importance gives p = rate, that permuting tokens permutes p, and rows are independent."""
+    """Check (f), that equal importance gives p = rate and permuted tokens permuted p, and that rows are independent."""
     positional = getattr(strategy, "positional", False)
 
     @for_examples(examples, drawn=rows(), temperature=temperatures(), level=st.sampled_from([0.0, 0.3, 1.0]))
@@ -245,7 +245,7 @@ PROMISES_OF_VISIBLE_TEXT: dict[str, Callable[..., None]] = {
 
 
 def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
-    """Check the contract of a `StepwiseMasking` strategy over the steps of a short training run."""
+    """Check the contract of a `StepwiseMasking` strategy over the steps of a short simulated training run."""
     size, length = 5, 7
 
     def fresh() -> Any:
@@ -304,7 +304,7 @@ def check_stepwise_masking(strategy: Any, examples: int = 50) -> None:
 
 
 def promises_of(cls: type) -> dict[str, Callable[..., None]]:
-    """Return the checks of a component class of the kind `masking`."""
+    """Return the checks, by name, of a component class of the kind `masking`, which depend on its contract."""
     if hasattr(cls, "steps_per_sequence"):
         return {"contract": check_stepwise_masking}
     return PROMISES_OF_VISIBLE_TEXT if hasattr(cls, "draw_mask") else PROMISES

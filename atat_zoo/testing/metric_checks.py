@@ -1,4 +1,4 @@
-"""Checks of metrics."""
+"""The check of a metric, and the toy predictions, texts and judge model that it uses."""
 
 import copy
 import unittest
@@ -51,7 +51,7 @@ def check_metric(metric: Any) -> None:
 
 
 def shown(metric: Metric, pieces: Sequence[Piece]) -> Metrics:
-    """Return the built metric after updates with the pieces."""
+    """Return the `Metrics` of one metric after an update with each piece."""
     metrics = Metrics(built([metric]), "cpu")
     for piece in pieces:
         metrics.show(**piece)
@@ -112,12 +112,12 @@ def _pieces(text: str) -> list[Any]:
 
 
 class ToyJudge(JudgeModel):
-    """A judge model with an NLL of one nat for e and two nats for other letters, and shares of vowels as features."""
+    """A judge model with an NLL of 1 nat per e and 2 nats per other character; the features are shares of vowels."""
 
     title = "toy"
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return the NLL and the number of letters in each text; see `JudgeModel`."""
+        """Return the NLL and the number of characters of each text; see `JudgeModel`."""
         sizes = torch.tensor([len(text) for text in texts])
         return 2.0 * sizes.double() - torch.tensor([text.count("e") for text in texts]), sizes
 

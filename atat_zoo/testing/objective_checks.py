@@ -110,7 +110,7 @@ def check_padding(objective: Any) -> None:
 
 
 def check_leak(objective: Any) -> None:
-    """Check that the loss does not depend on the tokens it predicts, using a token that occurs only once."""
+    """Check that the loss does not depend on the tokens it predicts, using a token that occurs once in each row."""
     hidden = V - 1
     tokens = _batch().tokens % hidden
     tokens[:, -1] = hidden
@@ -125,7 +125,7 @@ def check_leak(objective: Any) -> None:
 
 
 def check_objective_bound(objective: Any) -> None:
-    """Check that no bound from an exact network is below the entropy, and that each is a function of its keys."""
+    """Check that no bound of an exact network is below the entropy, and that a row's bound ignores the other rows."""
     joint = toy()
     context = Context(vocabulary_size=joint.vocabulary_size, length=joint.length, width=joint.vocabulary_size)
     backbone = ExactBackbone(joint, shifted=getattr(objective, "shifted", False))
@@ -193,7 +193,7 @@ def check_objective(objective: Any) -> None:
 
 
 def check_bound(bound: Any) -> None:
-    """Check that an estimate of the bound is unbiased, within 6 standard errors, and a function of its keys."""
+    """Check that a bound estimator is unbiased, within 6 standard errors, and a function of its keys."""
     assert isinstance(bound.quantity or None, str), "`quantity` must be a nonempty string"
     joint = toy()
     x = joint.states.repeat(_REPEATS, 1)

@@ -59,7 +59,7 @@ def noisy(rows: int, length: int, vocabulary_size: int, seed: int) -> Tensor:
 
 
 def traced(sampler: Sampler, *arguments: Any, **options: Any) -> tuple[Sample, list[dict[str, Any]]]:
-    """Return the result of `Sampler.sample` and a record of each decoding step."""
+    """Return the result of `Sampler.sample` and the records that it passes to `observe`."""
     trace: list[dict[str, Any]] = []
     return sampler.sample(*arguments, observe=trace.append, **options), trace
 

@@ -75,7 +75,7 @@ class Joint:
         return joint / joint.sum(-1, keepdim=True)
 
     def log_probs(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return the exact log p(x_i | z), float64 [N, V]."""
+        """Return the exact log p(x_i | z) at the N positions in `where`, float64 [N, V]."""
         return self.marginals(tokens).to(tokens.device)[where].log()
 
 
@@ -87,9 +87,9 @@ def toy() -> Joint:
 class ExactBackbone(nn.Module):
     """A backbone for a known joint, whose hidden states are log p(x_i | the tokens that position i attends to).
 
-    D = V, the head is the identity, and all tensors are float64. `shift` (default: log V) is added to the logits,
-    because objectives for ratios subtract it. With `shifted`, and always with causal attention, each position reads the
-    previous token, and the first position reads a mask.
+    The width is V, the head is the identity, and all tensors are float64. `shift` (default: log V) is added to the
+    logits, because score-entropy objectives subtract it. With `shifted`, and always with causal attention, each
+    position reads the previous token, and the first position reads a mask.
     """
 
     reads_time = False
@@ -157,12 +157,12 @@ class Hashed(FunctionDenoiser):
         return logits.log_softmax(-1)
 
     def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and the reverse log-weights computed from them; see `Denoiser`."""
+        """Return log-probabilities and, as log-weights of the order, −log p of token 0; see `Denoiser`."""
         log_probs = self(tokens, t, where)
         return log_probs, -log_probs[:, 0]
 
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities, and those of the visible tokens from the same hash; see `Denoiser`."""
+        """Return log-probabilities, and log p of each visible token from the same hash; see `Denoiser`."""
         if bool((tokens == self.mask_id)[visible].any()):
             raise ValueError("the denoiser must not be called for the probability of a mask")
         log_probs = self(tokens, t, where)

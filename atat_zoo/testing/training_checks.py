@@ -161,7 +161,7 @@ def check_algorithm(algorithm: Any) -> None:
 
 
 def installed(part: Any) -> None:
-    """Skip the check of a component whose package is not installed."""
+    """Raise `unittest.SkipTest` if the optional package of a component is not installed."""
     package = getattr(part, "package", None)
     if package and find_spec(package[0]) is None:
         raise unittest.SkipTest(f"needs {package[1]}")

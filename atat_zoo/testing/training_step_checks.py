@@ -296,7 +296,7 @@ def check_position_bias(bias: Any, examples: int = 50) -> None:
 
 
 def check_estimator(estimator: Any, examples: int = 10) -> None:
-    """Check the contract of an estimator: importance in [0, 1] per token, from only the maskable tokens of its row."""
+    """Check the contract of an estimator: importance in [0, 1] per token that does not depend on other rows."""
     width = 8
     module = built(estimator, length=64, width=width)
     assert isinstance(module, nn.Module), "an estimator's build must return an nn.Module"
@@ -355,7 +355,7 @@ def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: 
 
 
 def variants(spec: Any, drawn: Rows) -> Iterator[Any]:
-    """Yield the built component and, if it has a state, also the component after some steps."""
+    """Yield the built component and, if it has a state, also the component after three updates."""
     yield built(spec)
     if isinstance(built(spec), StatefulComponent):
         yield taught(built(spec), 3, drawn)

@@ -364,14 +364,14 @@ def test_tasks_of_the_latest_weights_are_tables_with_a_column_for_each_run(copy,
         "infilling (gap = 3)",
         ["score", "quantity", "items", "full", "other", "AR, published"],
     )
-    assert by_itself["said"][0] == "Seed 3, step 450 from full; ± one standard error over items."
+    assert by_itself["said"][0] == "Seed 3, full at step 450; ± one standard error over items."
     assert by_itself["rows"][0] == ["price", "nats per token", "2", "5.500 ± 0.020", "—", "—"]
     assert [row[3:] for row in shared["rows"]] == [
         ["0.348 ± 0.020", "1.348 ± 0.020", "—"],
         ["95.1", "95.1", "82.05"],
         ["not finite", "not finite", "—"],
     ]
-    said = ["Seed 17, step 450 from full and other; ± one standard error over items.", "a <b>note</b>"]
+    said = ["Seed 17, full and other at step 450; ± one standard error over items.", "a <b>note</b>"]
     assert shared["said"][:2] == said
     assert "`atat compare RUN RUN --task`" in shared["said"][2]
 

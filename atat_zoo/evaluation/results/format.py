@@ -144,7 +144,7 @@ def as_text(value: Any) -> Any:
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as CSV with the union of their columns; None becomes an empty cell. See also `as_text`."""
+    """Return rows as UTF-8 CSV with the union of their columns, in which None is an empty cell; see also `as_text`."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(as_text(key) for row in rows for key in row)))
     writer.writeheader()

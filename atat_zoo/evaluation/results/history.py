@@ -29,16 +29,16 @@ class History:
 
     @property
     def final(self) -> float | None:
-        """The perplexity of the last recorded evaluation."""
+        """The perplexity of the last recorded evaluation, or None."""
         return self.evaluated[-1][1] if self.evaluated else None
 
     @property
     def seconds(self) -> float | None:
-        """The total time of all optimizer steps in seconds."""
+        """The total time of all optimizer steps in seconds, or None if it was not recorded."""
         return self.clock[-1][1] if len(self.clock) > 1 else None
 
     def reached(self, value: float) -> int | None:
-        """Return the first step whose perplexity is at most `value`, or None."""
+        """Return the first evaluated step whose perplexity is at most `value`, or None."""
         return next((step for step, each in self.evaluated if each <= value), None)
 
     def seconds_at(self, step: int) -> float | None:

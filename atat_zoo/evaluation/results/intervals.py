@@ -39,7 +39,7 @@ class Interval:
         return self.high - self.low
 
     def to_table(self) -> dict[str, float]:
-        """Return a difference in nats per token together with the change of the perplexity in percent."""
+        """Return a difference in nats per token as a JSON object, with the change of the perplexity in percent."""
         nats = {"nats_per_token": self.value, "low": self.low, "high": self.high}
         ends = {"percent": self.value, "percent_low": self.low, "percent_high": self.high}
         return nats | {name: percent(value) for name, value in ends.items()}
@@ -93,7 +93,7 @@ def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int
 
 
 def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
-    """Return the interval as if a and b had been measured on different sequences, for comparison with `paired`."""
+    """Return Σ(a − b) / Σ count with the interval that it would have if a and b came from different sequences."""
     a, b, n = a.double(), b.double(), count.double()
     apart = _means(a, n, "bootstrap a", seed, resamples) - _means(b, n, "bootstrap b", seed, resamples)
     return interval(float((a - b).sum() / n.sum()), apart)
@@ -143,8 +143,8 @@ def of_seeds_and_sequences(each: Sequence[float], sequences: Interval) -> Interv
     Returns None if there is only one seed or all seeds have the same value. The margins of the t-interval over seeds
     and of the interval over sequences are added in quadrature (W. G. Howe, Journal of the American Statistical
     Association 69, 1974). Both margins include the interaction of seed and sequence, so the interval is slightly too
-    wide. A t-interval with R − 1 degrees of freedom for the whole error would be too wide by a factor of two if
-    sequences dominate the error, and with few seeds, Satterthwaite's degrees of freedom and a hierarchical bootstrap
+    wide. A t-interval for the whole error with the degrees of freedom of the seeds would be too wide by a factor of two
+    if sequences dominate the error, and with few seeds, Satterthwaite's degrees of freedom and a hierarchical bootstrap
     have too low a coverage.
 
     Args:

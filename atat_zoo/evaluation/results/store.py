@@ -22,7 +22,7 @@ Table = dict[str, Any]
 
 @attrs.frozen(auto_attribs=False)
 class RunResult(ABC):
-    """The numbers of a measurement; subclasses are attrs classes with these and further fields."""
+    """The base class of results stored in a run folder; subclasses are attrs classes with these and further fields."""
 
     step: int  # optimizer steps of the weights
     seed: int  # of the random numbers
@@ -30,7 +30,7 @@ class RunResult(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """The quantity and the size of the measurement, with which the file name begins."""
+        """The quantity and the size of the evaluation, with which the file name begins."""
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -75,7 +75,7 @@ def files(run: RunFolder) -> list[Path]:
 
 
 def tables(run: RunFolder, *, warn: bool = True) -> Iterator[Table]:
-    """Yield the results, and skip files that cannot be read, with a warning if `warn`."""
+    """Yield each result in evaluations/ as a JSON object; skip unreadable files, with a warning if `warn`."""
     for path in files(run):
         try:
             table = from_json(read(path))
@@ -106,7 +106,7 @@ def once(
     *,
     required: bool = True,
 ) -> T:
-    """Return the result with these settings, after measuring and saving it if it does not exist.
+    """Return the result with these settings, after computing it with `measure` and saving it if it does not exist.
 
     A failure to save the result raises an error if `required`, and otherwise gives a warning.
     """

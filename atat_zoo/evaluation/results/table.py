@@ -144,7 +144,7 @@ class Table:
         return {"title": self.title, **said, "columns": self.headings, "rows": self.texts}
 
     def to_latex(self) -> list[str]:
-        """Return the lines of a `tabular` with booktabs."""
+        """Return the lines of a LaTeX `tabular` with booktabs; raise `UserError` as `escape` does."""
         heads = [f"\\textbf{{{escape(each)}}}" for each in self.headings]
         cited = [
             [f"{escape(row[0].text)}~\\cite{{{cite_key(by)}}}" if by else escape(row[0].text), *_texts(row[1:], escape)]

@@ -71,7 +71,7 @@ class Score:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Score:
-        """Return the score in a JSON object, where null is a non-finite number; raises like `TaskResult.from_table`."""
+        """Return the score in a JSON object, where null is a non-finite number; a missing key raises a KeyError."""
 
         def number(value: float | None, otherwise: float = math.inf) -> float:
             return otherwise if value is None else float(value)
@@ -141,7 +141,7 @@ class TaskResult:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> TaskResult:
-        """Return the result in a JSON object; an invalid object raises an error that `task_results` handles."""
+        """Return the result in a JSON object; an invalid object raises an error, such as a KeyError or TypeError."""
         return cls(
             task=str(table["task"]),
             settings={**table["settings"], "seed": int(table["settings"]["seed"])},

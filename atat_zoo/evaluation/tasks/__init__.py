@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """The base class of components of the kind task; only `measure` has no default."""
+    """The base class of components of the kind `task`; every method except `measure` has a default."""
 
     name: str
     reads_dialogues: ClassVar[bool] = False  # whether the task is for runs with data.format = "chat"
@@ -95,7 +95,7 @@ def require(tasks: Iterable[Task], experiment: Experiment) -> None:
 
 
 def sampling_inputs(sampler: Any, experiment: Experiment) -> list[Any]:
-    """Return the inputs of scores for generated texts: the sampler (default: the run's), the guidance and the text."""
+    """Return the `inputs` of a generation task: the sampler (default: the run's), the guidance and the corpus."""
     parts = experiment.parts
     settings = [unstructure(sampler or parts["sampler"]), unstructure(parts["guidance"])]
     return [*settings, parts["corpus"].fingerprint()]
@@ -110,7 +110,7 @@ def measure_tasks(
     leave_out: bool = False,
     progress: StageProgress = None,
 ) -> list[TaskResult]:
-    """Evaluate `Model.from_run(run)` on tasks, reuse saved results, and save new results in the run folder.
+    """Return the results of `Model.from_run(run)` on tasks: saved results, or new ones, which are saved in the run.
 
     `progress` is called with the title of a task and the completed and total number of its items.
 

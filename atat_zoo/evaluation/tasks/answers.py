@@ -1,4 +1,4 @@
-"""Answers in held-out dialogues, compared with the true answers."""
+"""The task `answers`, which compares generated answers in held-out dialogues with the true answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AnswersTask(Task):
     sampler: Sampler | None = component_param("sampler", None, help="sampler to answer with (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """See `registry.component`."""
+        """Yield a `Problem` if the model does not read dialogues, and the experiment's conflicts with the sampler."""
         if experiment.data.format != "chat":
             yield Problem("evaluation.tasks", 'the task needs dialogues (data.format = "chat"); leave the task out')
         if self.sampler is not None:
@@ -75,7 +75,7 @@ class AnswersTask(Task):
 
 
 class HeldOutQuestion(NamedTuple):
-    """A dialogue up to its last answer, in tokens."""
+    """A dialogue up to and including its last answer, in tokens."""
 
     row: int  # index of the dialogue's row in the held-out text
     given: list[int]

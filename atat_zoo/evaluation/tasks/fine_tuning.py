@@ -85,7 +85,7 @@ def fine_tuned(
     """Train a model's network with a head, and return a function from rows to logits, float32 [n, C] on the CPU.
 
     Args:
-        model: The model whose network is copied, on one device. The model itself is not changed.
+        model: The model whose network is copied; it is not changed. If it is on several devices, raise `UserError`.
         rows: The tokens of n texts, at least one token each.
         labels: [n], either int64 class indices or float numbers.
         recipe: The hyperparameters of training.
@@ -145,14 +145,14 @@ def fine_tuned(
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy for class labels, or the squared error for numbers."""
+    """Return the mean cross-entropy for labels that are classes, or the mean squared error for numbers."""
     if labels.is_floating_point():
         return functional.mse_loss(logits[:, 0], labels.float())
     return functional.cross_entropy(logits, labels)
 
 
 def score(metric: str, predicted: Tensor, labels: Sequence[float]) -> float:
-    """Return a metric of predicted classes or numbers [n]; a correlation with a constant is 0."""
+    """Return accuracy, f1, matthews, pearson or spearman of predictions [n]; a correlation with a constant is 0."""
     from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
     from torchmetrics.functional.classification import binary_f1_score, binary_matthews_corrcoef, multiclass_accuracy
 

@@ -38,7 +38,7 @@ class JudgedTask(Task):
     judge: Any  # the judge component, or None
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """See `registry.component`."""
+        """Yield the problems of the judge, if there is one."""
         yield from problems_of(self.judge, experiment) if self.judge else ()
 
     @override

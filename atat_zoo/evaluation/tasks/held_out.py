@@ -44,7 +44,7 @@ class OnText(Task):
         "corpus", None, help="corpus to evaluate (default: the run's held-out text)"
     )
     split: Literal["validation", "test", "all"] = param(
-        "validation", help="split of the corpus; its training split for `all`, or if nothing is held out"
+        "validation", help="split to evaluate; the training split for `all` and for a corpus without held-out text"
     )
     sequences: int = param(1024, help="maximum number of sequences, evenly spaced; 0 means all", ge=0)
 
@@ -157,7 +157,7 @@ class BracketTask(OnText):
     """Upper and lower limits of the NLL under generation in random order, by default one token per decoding step.
 
     `bound`, the upper limit, averages K decoding orders inside the logarithm. `one order` is this bound with K = 1, as
-    usual for masked diffusion. `truth above` is, in expectation, a lower limit (docs/explanation/mathematics.md).
+    usual for masked diffusion. `truth above` is a lower limit in expectation (docs/explanation/mathematics.md).
     """
 
     name = "bracket"
@@ -165,7 +165,7 @@ class BracketTask(OnText):
     refs = ("arXiv:1509.00519", "arXiv:2605.24292")
 
     sequences: int = param(16, help="maximum number of sequences; 0 means all", ge=0)
-    orders: int = param(16, help="number K of decoding orders per sequence, which must be even", ge=2)
+    orders: int = param(16, help="number K of decoding orders per sequence; K must be even", ge=2)
     sampler: Sampler = component_param("sampler", ONE_AT_A_TIME, help="sampler whose decoding orders are used")
 
     def __attrs_post_init__(self) -> None:
@@ -176,7 +176,7 @@ class BracketTask(OnText):
             )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """See `registry.component`."""
+        """Yield the experiment's conflicts with the sampler, and a `Problem` if the sampler has no policy bound."""
         yield from conflicts_of(experiment, sampler=self.sampler)
         if why := self.sampler.no_policy_bound_because:
             of = f"sampler {self.sampler.name!r} does not have a {POLICY_BOUND}"
@@ -204,7 +204,7 @@ class BracketTask(OnText):
             "one order": bound_score(POLICY_BOUND, found.contribution, n, of),
         }
         if bracket_value(found.ends, n) is None:
-            why = "the bracket is narrower than the error of its width, or its lower limit is below zero nats"
+            why = "too uncertain, because its width is below the width's standard error, or its lower limit is negative"
             scores["truth"] = f"{BRACKET}: {why}; increase orders or sequences"
         else:
             scores["truth above"] = bound_score("tangent", found.lower, n, of)
@@ -236,7 +236,7 @@ class PricesTask(OnText, JudgedTask):
             raise ValueError("samplers is empty; name a sampler, or leave samplers out for ancestral sampling")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """See `registry.component`."""
+        """Yield the experiment's conflicts with the samplers, and the problems of the judge."""
         for sampler in self.samplers:
             yield from conflicts_of(experiment, sampler=sampler)
         yield from super().check(experiment)

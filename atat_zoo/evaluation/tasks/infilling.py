@@ -51,7 +51,7 @@ class InfillingTask(Task):
     sampler: Sampler | None = component_param("sampler", None, help="sampler to infill with (default: the run's)")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """See `registry.component`."""
+        """Yield a `Problem` if the gap does not fit in a sequence, and the experiment's conflicts with the sampler."""
         length = experiment.data.length
         if self.gap > length - 2:
             problem = f"a gap of {self.gap} tokens does not leave a token on each side in a sequence of {length}"
@@ -103,7 +103,7 @@ class InfillingTask(Task):
 
 
 def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
-    """Return the start of each text's gap, int64 [n], a function of (seed, row), or −1 if the text is too short.
+    """Return the start of each text's gap, int64 [n], a function of (seed, row), or −1 if no gap fits.
 
     The texts are [n, L]. A gap contains neither padding nor the ids in `special`, and has a token on each side.
     """

@@ -93,7 +93,7 @@ class ProtocolTask(OnText):
     mask_samples: int = param(4, help="number of masks sampled per sequence by `exact_k`", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """See `registry.component`."""
+        """Yield a `Problem` if the model reads dialogues, and the conflicts with the published evaluation."""
         if experiment.data.format != "text":
             yield Problem(
                 "evaluation.tasks", "protocols are for running text, but this model reads dialogues; leave the task out"

@@ -80,7 +80,7 @@ class ZeroShotTask(Task):
             raise ValueError("corpora is empty; name a corpus, or leave corpora out for all seven")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """See `registry.component`."""
+        """Return the problems of the bound estimator with the experiment."""
         return problems_of(self.bound, experiment)
 
     @override
