@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Bound(Protocol):
     """A component of kind `bound`.
 
-    If a bound `follows_noise`, its masks follow a noise schedule: that of the model (see `FollowsNoise`) or its own.
-    Objectives with a process of their own refuse such a bound.
+    If it `follows_noise`, its masks follow a noise schedule: that of the model (see `FollowsNoise`) or its own. The
+    objectives `block`, `autoregressive` and `strided_causal` refuse it, since their bounds follow no schedule.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Bound(Protocol):
 
     @property
     def quantity(self) -> str:
-        """The name of the estimate: `nelbo`, whose exponential per token is the perplexity, or a different name."""
+        """The name under which the estimate is reported; `nelbo` if its exponential per token is the perplexity."""
         ...
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield weighted masks, `draws` per sequence.
+        """Yield `draws` weighted masks, each [B, L], for a batch of sequences.
 
         `maskable` is bool [B, L]. `keys` has one key per sequence, int64 [B], which determines its masks, so two models
-        see the same masks. t is a function of z, noise.time_at(masked/maskable), except with `clipped_t`.
+        see the same masks. The time of a mask is noise.time_at(masked/maskable), except with `clipped_t`.
 
         Raises:
             UserError: if the bound follows a schedule that does not go from α = 1 to α = 0.
@@ -51,7 +51,7 @@ class Bound(Protocol):
 
 
 class FollowsNoise(Bound):
-    """A bound whose masks follow the noise schedule, which must go from α = 1 to α = 0."""
+    """A bound whose masks follow the model's noise schedule, which must go from α = 1 to α = 0."""
 
     follows_noise: ClassVar[bool] = True
 
@@ -74,7 +74,7 @@ class FollowsNoise(Bound):
 
 @component
 class ExactKBound(Bound):
-    """The average over all orders, with finite variance: exactly k masks, k uniform on {1 … n}, with weight n/k."""
+    """The NELBO as an average over all orders: exactly k of n tokens masked, k uniform on {1 … n}, with weight n/k."""
 
     name = "exact_k"
     summary = "masks of exactly k of n maskable tokens, with k uniform on 1…n; the default"
@@ -93,8 +93,8 @@ class ExactKBound(Bound):
 class ContinuousTBound(FollowsNoise):
     """Independent masks with probability 1 − α(t), where t is uniform on (0, 1] and stratified over a sequence's draws.
 
-    This is the MDLM paper's estimator without its clipping of t. It has the same mean as `exact_k`, but its variance
-    diverges as t → 0: harmless at a length of 1,024, but not for short sequences.
+    This is the MDLM paper's estimator without its clipping of t. It has the mean of `exact_k`, but not its finite
+    variance: the variance diverges as t → 0, which is harmless at a length of 1,024, but not for short sequences.
     """
 
     name = "continuous_t"
@@ -120,26 +120,26 @@ class ClippedTBound(Bound):
     """
 
     name = "clipped_t"
-    summary = "independent masks with t uniform on [ε, 1], as in published code; the result differs from exact_k"
+    summary = "independent masks with t uniform on [ε, 1], as in published code; differs from exact_k's result"
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
-    # Its process is not that of such objectives, which therefore refuse it, too.
+    # Its masks follow a schedule, although not the model's.
     follows_noise: ClassVar[bool] = True
 
     least: float = param(1e-3, help="ε, minimum time", gt=0, lt=1)
     most: float = param(0.999, help="c, mask rate at t = 1", gt=0, le=1)
     batch: int = param(
-        1, help="number of sequences that share the strata of t; must divide evaluation.batch_size", ge=1
+        1, help="number of consecutive sequences over which t is stratified; must divide evaluation.batch_size", ge=1
     )
 
     @property
     def quantity(self) -> str:
-        """The name under which the estimate is reported."""
+        """The name under which the estimate is reported, such as "t from 0.001"."""
         return f"t from {self.least:g}"
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if evaluation.batch_size is not a multiple of `batch`."""
         if (rows := experiment.evaluation.batch_size) % self.batch:
-            problem = f"{rows} is not a multiple of the {self.batch} rows over which clipped_t stratifies t"
+            problem = f"{rows} is not a multiple of the {self.batch} sequences over which clipped_t stratifies t"
             yield Problem("evaluation.batch_size", f"{problem}; set it to {self.batch * -(-rows // self.batch)}")
 
     @override
@@ -166,7 +166,7 @@ class DiscreteTBound(FollowsNoise):
 
     @property
     def quantity(self) -> str:
-        """The name under which the estimate is reported."""
+        """The name under which the estimate is reported, such as "discrete T=1000"."""
         return f"discrete T={self.steps}"
 
     @override

@@ -26,7 +26,7 @@ class Noise(Protocol):
         ...
 
     def weight(self, t: Tensor) -> Tensor:
-        """Return −α'(t) / (1 − α(t)), the weight of the cross-entropy in the NELBO."""
+        """Return −α'(t) / (1 − α(t)), the weight of the cross-entropy in the NELBO, in the shape of t."""
         ...
 
     def time_at(self, rate: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class LinearNoise:
         return t.reciprocal()
 
     def time_at(self, rate: Tensor) -> Tensor:
-        """Return t = rate."""
+        """Return t = rate, clamped to [0, 1]."""
         return rate.clamp(0, 1)
 
 

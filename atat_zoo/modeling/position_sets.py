@@ -31,7 +31,7 @@ class PositionSets(Protocol):
 
     @property
     def ascending(self) -> bool:
-        """Whether contiguous free positions start at step 0 and each next one has step 0 or the previous step plus 1.
+        """Whether the first of contiguous free positions has step 0, and each next one 0 or the previous step plus 1.
 
         One forward pass then trains every position; otherwise, some tokens are read twice (see `SetCausalObjective`).
         """

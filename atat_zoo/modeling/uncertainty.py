@@ -1,7 +1,7 @@
 """Uncertainty metrics of a prediction, from 0 (one certain token) to 1 (uniform).
 
-Each metric is invariant to permuting the vocabulary and, up to rounding, to adding a constant to the logits. A logit of
-−∞ excludes its token, which is then not included in V. A single remaining token gives 0.
+Each metric is invariant to permuting the vocabulary and, up to rounding, to adding a constant to the logits. V is the
+number of tokens whose logit is not −∞; if there is only one, the uncertainty is 0.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ METRICS = {"entropy": _entropy, "variance": _variance, "confidence": _confidence
 
 
 def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax [..., V], in float32 or float64, and the number [...] of tokens with finite logits."""
+    """Return the softmax of logits [..., V], in float32 or float64, and the number of those that are not −∞, [...]."""
     import torch
 
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -157,5 +157,5 @@ def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bounded(value: Tensor, count: Tensor) -> Tensor:
-    """Return the value as float32, clamped to [0, 1]; 0 where fewer than two tokens remain."""
+    """Return the value as float32, clamped to [0, 1]; 0 where `count`, the number of tokens, is below 2."""
     return value.clamp(0, 1).where(count > 1, 0.0).float()

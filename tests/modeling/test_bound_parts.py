@@ -67,7 +67,7 @@ def test_a_batch_that_cuts_the_strata_is_refused_with_one_that_does_not():
     table = {"name": "x", "evaluation": {"bound": {"use": "clipped_t", "batch": 24}, "batch_size": 64}}
     with pytest.raises(UserError) as error:
         from_table(table)
-    said = "64 is not a multiple of the 24 rows over which clipped_t stratifies t; set it to 72"
+    said = "64 is not a multiple of the 24 sequences over which clipped_t stratifies t; set it to 72"
     assert str(error.value) == f"experiment: evaluation.batch_size: {said}"
     table["evaluation"]["batch_size"] = 72
     assert from_table(table).evaluation.bound.quantity == "t from 0.001"

@@ -1,7 +1,7 @@
 """Backbones: the networks that read noisy tokens.
 
-The embedding has V + 1 rows, the last for the mask token. The head has V columns, because the mask token is an input
-but is never predicted.
+With a vocabulary of V tokens, the embedding has V + 1 rows, the last for the mask token. The head has V outputs,
+because the mask token is an input but is never predicted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BackboneModule(Protocol):
-    """The `nn.Module` that `build` returns."""
+    """The `nn.Module` that `build` returns: maps tokens to hidden states, which its `head` maps to logits."""
 
     embedding: nn.Embedding  #: V + 1 rows of width D
     #: Maps hidden states [..., D] to logits [..., V]; applied only where logits are needed, some positions at a time.

@@ -1,4 +1,4 @@
-"""The key-value cache of a backbone. Shapes: B rows, C cached tokens, H heads, width D."""
+"""The key-value cache of a backbone. Shapes: B rows, C cached tokens, L new tokens, H heads, width D."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cache:
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def __len__(self) -> int:
-        """Return C."""
+        """Return C, the number of cached tokens."""
         return self.layers[0][0].shape[2] if self.layers else 0
 
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ class Cache:
             self.layers = [(keys[:, :, start:].clone(), values[:, :, start:].clone()) for keys, values in self.layers]
 
     def select(self, rows: Tensor) -> Cache:
-        """Return the cache of the given rows, int64 [A]; it does not grow."""
+        """Return a new cache with copies of the given rows, int64 [A]; it does not grow."""
         cache = Cache()
         for keys, values in self.layers:
             own = move_to(rows, keys.device)

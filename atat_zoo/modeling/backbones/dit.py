@@ -40,13 +40,13 @@ PRESETS: dict[str, tuple[int, int, int]] = {
 class DiTBackbone(LoRABackbone):
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
-    Residual branches and an untied head start at zero, so an untrained model predicts its output bias. With
-    time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention uses
-    PyTorch's own kernels, so none has to be built.
+    Residual branches and an untied head start at zero, so an untrained model with such a head predicts its output bias.
+    With time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention
+    uses PyTorch's own kernels, so no extension has to be compiled.
 
     A masked model must first learn to attend to the neighbours of a masked token, whereas an autoregressive model reads
-    the preceding token directly. The first `local_heads` heads start with this attention: one learned vector is
-    added to the queries at all positions and another to the keys, and with rotary positions, the product of the two
+    the preceding token directly. The first `local_heads` heads of a layer start with this attention: one learned vector
+    is added to the queries at all positions and another to the keys, and with rotary positions, the product of the two
     depends only on the distance. The attention mask still applies.
 
     With `ngram_prior` > 0, the n-gram prior of the training text is added to the logits (ngram_prior_module.py).
@@ -74,8 +74,8 @@ class DiTBackbone(LoRABackbone):
     mlp_ratio: float = param(4.0, help="width of the feed-forward layer, as a multiple of D", gt=0)
     ngram_prior: int = param(
         0,
-        help="number of visible tokens on each side that the n-gram prior reads to add scores from counts of the "
-        "training text to the logits; 0 disables the prior",
+        help="number of neighbours on each side that the n-gram prior reads; the scores of the visible ones, from "
+        "counts of the training text, are added to the logits; 0 disables the prior",
         ge=0,
         le=2,
     )
@@ -108,7 +108,7 @@ class DiTBackbone(LoRABackbone):
         return layers * width * (4 * width + 2 * max(1, int(width * self.mlp_ratio)))
 
     def weights(self, vocabulary_size: int) -> int:
-        """Return the number of parameters for a vocabulary size V."""
+        """Return the number of parameters of the module for a vocabulary of `vocabulary_size` tokens."""
         layers, width, heads = self.shape
         outside = (vocabulary_size + 1) * width + (self.output_bias != "none") * vocabulary_size + 2 * self.ngram_prior
         outside += 0 if self.tied else vocabulary_size * width

@@ -100,7 +100,7 @@ class DiTModule(nn.Module):
 
 
 def prior_of(context: Context, neighbours: int) -> NGramPriorModule:
-    """Return the n-gram prior for `neighbours` tokens on each side; without counts if the context has none."""
+    """Return the n-gram prior for `neighbours` tokens on each side; its counts are empty if the context has none."""
     try:
         table = context.ngram_prior() if context.ngram_prior else None
     except UserError as error:
@@ -148,7 +148,7 @@ class Layer(nn.Module):
         keys: Tensor | None,
         first: int | None = None,
     ) -> Tensor:
-        """Return h [B, L, D], or [B, first, D]; `join` prepends cached keys and values.
+        """Return the layer's output for h [B, L, D], or only [B, first, D]; `join` prepends cached keys and values.
 
         The two dropouts draw from `keys` [B] and the call numbers `call` and `call` + 1.
         """
@@ -184,11 +184,11 @@ class Layer(nn.Module):
 
 
 def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
-    """Return the offset [2·H·width] of queries and keys that makes the first heads attend to a neighbour.
+    """Return offsets of queries and keys, [2·H·width], with which the first heads attend to a neighbour.
 
     With rotary angles ω per position, the constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit
     Σ a² cos ω(i − j − δ), which peaks at j = i − δ. The first `local` heads get δ = 1, −1, 2, −2, …; the logit at the
-    peak exceeds those next to it by `contrast`. A vector, because optimizers apply weight decay to matrices.
+    peak exceeds those next to it by `contrast`. The result is a vector: optimizers apply weight decay to matrices.
     """
     rates = _rates(width)
     # Fast angles tell neighbours apart; the slow ones would only add a constant.
@@ -279,7 +279,7 @@ class Rotary(nn.Module):
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the two halves of each head of x [B, L, 2, H, D/H] by the angles of its position."""
+    """Return x [B, L, 2, H, D/H] with pairs of numbers, one from each half of a head, rotated by their angles."""
     cos, sin = rotation
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

@@ -25,7 +25,7 @@ _WITHIN = ".base_layer."  # in the names of the weights that they update
 
 @component_base
 class LoRABackbone(Backbone):
-    """A backbone that supports LoRA; `assemble` adds the matrices to the module that `build` returns."""
+    """A backbone that supports LoRA; `objectives.assemble` adds the matrices to the module that `build` returns."""
 
     adjustable: ClassVar[tuple[str, ...]] = ("lora_rank", "lora_alpha", "lora_layers")
     # A prefix that the module's layer names have and exported names lack; None if the names differ in any other way.
@@ -39,13 +39,13 @@ class LoRABackbone(Backbone):
 
     @property
     def package(self) -> tuple[str, str] | None:
-        """The optional package that LoRA requires, and how to install it."""
+        """The package that LoRA needs and its pip requirement, ("peft", "atat-zoo[lora]"); None at rank 0."""
         return ("peft", "atat-zoo[lora]") if self.lora_rank else None
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if LoRA would freeze random weights or has no effect; overrides must yield it, too."""
+        """Yield a problem if LoRA would freeze random weights or its keys have no effect; overrides must do so, too."""
         if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
-            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at rank 0; raise it")
+            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at rank 0; set it above 0")
         if self.lora_rank and experiment.init_from is None and not self.pretrained:
             text = "LoRA freezes the backbone, whose weights are random; set init_from to a run, or lora_rank to 0"
             yield Problem("backbone.lora_rank", text)
@@ -75,14 +75,14 @@ def adapt(module: nn.Module, spec: LoRABackbone) -> None:
             warnings.simplefilter("ignore")
             peft.inject_adapter_in_model(settings, module)
     except ValueError as error:
-        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; use layers of the model") from None
+        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; choose different layers") from None
     for parameter in module.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # even if the other weights are in half precision, as peft does
 
 
 def settings_of(spec: Any, layers: list[str] | str, **more: Any) -> Any:
-    """Return the peft settings for training these layers of a backbone with LoRA."""
+    """Return a `peft.LoraConfig` for training these layers of a backbone; `more` are other settings of it."""
     import peft
 
     return peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers, **more)
@@ -98,7 +98,7 @@ def merge(module: nn.Module) -> None:
 
 
 def of_base(objective: nn.Module) -> dict[str, str]:
-    """Return a dict from the name of each frozen weight to its name without LoRA, in an order that all ranks share."""
+    """Return a dict from the name of each frozen backbone weight to that without LoRA, in one order on all ranks."""
     names = [name for name, _ in objective.named_parameters() if name.startswith("backbone.")]
     return {name: plain for name in names if (plain := without_lora(name))}
 

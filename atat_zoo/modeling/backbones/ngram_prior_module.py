@@ -122,7 +122,7 @@ class NGramPriorModule(nn.Module):
         return neighbours + (self.vocabulary_size + 1) * offsets
 
     def scores(self) -> NGramScores:
-        """Return the scores of all offsets, computed from the counts on first use."""
+        """Return the scores of all offsets, computed from the counts on first use and on a new device or dtype."""
         scores, dtype = self._scores, self.gain.dtype
         if scores is None or scores.full.device != self.tokens.device or scores.full.dtype != dtype:
             apart = [self.get_buffer(f"apart_{distance}") for distance in range(1, self.reach + 1)]

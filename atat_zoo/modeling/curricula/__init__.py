@@ -1,8 +1,8 @@
 """Curricula: loss weights that shift the training from easy to hard tokens or depend on the visible tokens.
 
 Weights that depend on the importance of the clean sequence x bias the learned distribution towards tokens with high
-weights. Weights that depend only on z, such as those of `context_adaptive` and `planner_aware`, do not; see
-docs/explanation/adaptive-masks.md, "Masks by visible tokens".
+weights. Weights that depend only on z, the masked sequence, such as those of `context_adaptive` and `planner_aware`, do
+not; see docs/explanation/adaptive-masks.md, "Masks by visible tokens".
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class NoCurriculum(StatelessCurriculum):
 
 @component
 class ThreeStageCurriculum(Curriculum):
-    """Loss weights of exp(−s·I) in the easy stage, 1 in the medium stage and exp(+s·I) in the hard stage.
+    """Loss weights exp(−s·I) in the easy stage, 1 in the medium one and exp(+s·I) in the hard one, for importance I.
 
     The weights are divided by their mean over each row's maskable tokens, so the curriculum shifts weight between
-    tokens without changing the scale of the loss. `progress` decides how the strength changes within a stage:
+    tokens without changing the scale of the loss. `progress` decides how I's factor, the strength, changes in a stage:
 
     - `step`: constant −s, 0 and +s;
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
@@ -96,9 +96,9 @@ class ThreeStageCurriculum(Curriculum):
     With `thresholds`, a token is easy below the first threshold and hard above the second. Before the division, easy
     tokens weigh exp(s) in the easy stage, hard tokens weigh exp(s) in the hard stage, and all others weigh 1.
 
-    During warmup, the strength grows from 0 over `warmup_steps`, by default the first tenth of the easy stage. A longer
-    warmup than that stage is shortened to its length, so choose `warmup_steps` much shorter than the stage; otherwise,
-    the strength is reduced throughout the stage.
+    During warmup, the size of the strength grows from 0 over `warmup_steps`, by default the first tenth of the easy
+    stage. A warmup longer than that stage is shortened to its length, so choose `warmup_steps` much shorter than the
+    stage; otherwise, the strength is reduced throughout the stage.
     """
 
     name = "three_stage"
@@ -225,7 +225,7 @@ class PlannerAwareCurriculum(StatelessCurriculum):
     share: float = param(
         0.5, help="a, fraction of the loss weight that follows the sampler's order; the rest is uniform", ge=0, lt=1
     )
-    temperature: float = param(0.3, help="T; a small value concentrates `share` on the next token", ge=1e-3, le=1e9)
+    temperature: float = param(0.3, help="T, temperature; a low one favours the token filled next", ge=1e-3, le=1e9)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if the estimator reads the clean sequence."""

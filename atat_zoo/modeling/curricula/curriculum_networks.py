@@ -1,4 +1,4 @@
-"""The modules of the curricula: a schedule, and a module that follows the loss. Shapes: B sequences, L tokens."""
+"""The modules of the curricula `three_stage` and `dynamic`. Shapes: B sequences, L tokens."""
 
 import math
 from typing import Literal
@@ -41,7 +41,7 @@ class ThreeStageModule(CurriculumModule):
         return "easy" if progress < first else "medium" if progress < second else "hard"
 
     def strength(self, progress: float) -> float:
-        """Return the strength, in [−s, +s], which multiplies importance in the exponent."""
+        """Return the factor of importance in the exponent, between −`sharpness` and +`sharpness`."""
         first, second = self.boundaries
         stage, gradual = self.stage(progress), self.shape != "step"
         if stage == "medium":
@@ -70,7 +70,7 @@ class ThreeStageModule(CurriculumModule):
 class DynamicModule(nn.Module, CurriculumModule):
     """The module of `dynamic`: the current stage, with a fast and a slow running mean of the loss in it.
 
-    Decisions are arithmetic on the buffers, not Python branches, so a step never waits for the GPU.
+    `weights` and `update` compute on the buffers, without Python branches, and never wait for the GPU; the others do.
     """
 
     position: Tensor  # int64 []: index of the stage
@@ -102,7 +102,7 @@ class DynamicModule(nn.Module, CurriculumModule):
         return _STAGES[int(self.position)]
 
     def strength(self, progress: float) -> float:
-        """Return −s, 0 or +s for the current stage; `progress` is ignored."""
+        """Return −`sharpness`, 0 or +`sharpness` for the current stage, waiting for the GPU; `progress` is ignored."""
         return self.sharpness * (int(self.position) - 1)
 
     @override

@@ -42,8 +42,8 @@ class EstimatorModule(Protocol):
 
         `tokens`, int64 [B, L], are x or z, depending on `reads`; the mask id is V. `embedded` [B, L, D] is their
         detached embedding from the backbone. With `reads_hidden`, it is instead the detached hidden state from which
-        the head predicts each token, followed by the information, in nats, that each of the 2R neighbours gives
-        according to an n-gram prior: [B, L, D + 2R]. With `reads_ngram_scores`, the embedding is followed by the
+        the head predicts each token, followed by the information, in nats, that each of the R neighbours per side
+        gives according to the n-gram prior: [B, L, D + 2R]. With `reads_ngram_scores`, the embedding is followed by the
         surprisal of the token and by the score of the token given each neighbour, both according to the prior:
         [B, L, D + 1 + 2R]. The diffusion time `t` [B] may be None for an estimator that does not read it.
         """
@@ -81,7 +81,7 @@ class Estimator(Protocol):
         return False
 
     def width_read(self, width: int, reach: int) -> int:
-        """Return the number of values that the module reads per token; `width` is the backbone's D, `reach` R."""
+        """Return the number of values read per token; `width` is the backbone's D, `reach` its n-gram prior's R."""
         return width + 2 * reach * (self.reads_hidden or self.reads_ngram_scores) + self.reads_ngram_scores
 
     def tells_apart(self, trained: bool) -> bool:
@@ -137,7 +137,7 @@ class TransformerEstimator(Estimator):
 
     With `reads = "z"`, the layers read the masked sequence and learn the difficulty of each masked token. With
     `ngram_scores`, they also read how probable each token of the clean sequence is given each of its neighbours, which
-    the layers would otherwise have to learn from few steps.
+    they would otherwise have to learn.
 
     The input is a projection of the backbone's token embedding; the estimator adds about 2 % to the parameters of a
     124M backbone. `own_embedding` adds a separate embedding, as in the ATAT report: 13M parameters for a vocabulary of

@@ -105,7 +105,7 @@ class EstimatorLayer(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, h: Tensor, seen: Tensor | None) -> Tensor:
-        """Return h [B, L, E]."""
+        """Return the layer's output for h [B, L, E]; positions attend to those in `seen`, or to all without it."""
         B, L, E = h.shape
         q, k, v = self.qkv(self.norm_attention(h)).view(B, L, 3, self.heads, E // self.heads).permute(2, 0, 3, 1, 4)
         a = attend(q, k, v, seen)
@@ -114,7 +114,7 @@ class EstimatorLayer(nn.Module):
 
 
 class ConstantModule(nn.Module, EstimatorModule):
-    """Importance ½ everywhere."""
+    """The module of `uniform`: importance ½ for every token."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class ConstantModule(nn.Module, EstimatorModule):
 
 
 class SurprisalModule(nn.Module, EstimatorModule):
-    """The unigram surprisal −log p(v) of the training tokens, divided by its largest value; ½ without counts.
+    """The module of `frequency`: the surprisal −log p(v) of a token, divided by the largest one; ½ without counts.
 
     The values [V + 1] are saved with the model, so the counts are needed only once.
     """
@@ -163,7 +163,7 @@ class MixModule(nn.Module):
 
 
 class BiasedModule(nn.Module):
-    """The importance from `base`, moved towards 1 or 0 for the tokens of the words."""
+    """The module of `term_bias`: the importance from `base`, moved towards 1 or 0 for the tokens of `words`."""
 
     def __init__(self, context: Context, *, words: tuple[str, ...], strength: float, base: nn.Module) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Mask-rate distributions for training.
 
-The rate of each sequence is drawn from a density f on (0, 1], stratified over the sequences of a training step. The
-NELBO weight of a sequence is 1/(r·f(r)), so the expectation does not depend on f:
+The rate r of each sequence is drawn from a density f on (0, 1], stratified over the sequences of a training step. With
+the NELBO weight 1/(r·f(r)) and a summed cross-entropy g(r), the expectation does not depend on f:
 
     E_{r ~ f} [ g(r) / (r·f(r)) ]  =  ∫₀¹ g(r)/r dr
 
@@ -112,7 +112,7 @@ class _MixedRates:
 
     @property
     def finite_variance(self) -> bool:
-        """Whether ∫ 1/f̄ dr is finite: always with ρ > 0, since f̄ ≥ ρ; otherwise it depends on f."""
+        """Whether ∫ 1/f̄ dr is finite: with ρ > 0, since f̄ ≥ ρ, if all rates are uniform, or if it is finite for f."""
         return self.uniform_share > 0 or self.uniform_until == self.uniform_from or self.reaches_ends
 
     @property

@@ -17,7 +17,7 @@ SMALLEST = 2.0**-53
 
 
 class MixedRatesModule(nn.Module):
-    """A density and its quantiles, mixed with a uniform fraction; see `_MixedRates`."""
+    """The base of modules that mix a density f, given by `density` and `quantile`, with uniform rates."""
 
     def __init__(self, uniform_share: float, uniform_until: float, uniform_from: float) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
 """Masking strategies, which choose the tokens of a sequence to mask at a given rate.
 
-There are three contracts. A `Masking` maps importance and a rate to the probability of masking each token. Importance
-computed from x makes this probability depend on the masked tokens, which biases the model. A `VisibleTextMasking` draws
-a mask that depends only on the tokens that it leaves visible, which does not bias the model; so does a
-`StepwiseMasking`, which masks a part of the tokens that the previous step masked in the same sequence.
+There are three contracts. A `Masking` maps the importance I_i of each token i and a rate r to its masking probability
+p_i. Importance computed from the clean sequence x makes p depend on the masked tokens, which biases the model. A
+`VisibleTextMasking` draws a mask that depends only on the tokens that it leaves visible, which does not bias the model.
+So does a `StepwiseMasking`, which masks some of the tokens that the previous step masked in the same sequence.
 
-With r a sequence's rate and n its number of maskable tokens, every `Masking` has these properties:
+With n the number of maskable tokens in a sequence, every `Masking` has these properties:
 
     (a) mean of p over maskable tokens = r, per row; r = 0 and r = 1 exactly
     (b) p_i does not fall when I_i rises (the inverse strategy: does not rise)
@@ -120,7 +120,7 @@ class StepwiseMasking(Protocol):
 class StepwiseMaskingModule(StatefulComponent, Protocol):
     """The `nn.Module` of a `StepwiseMasking`, which keeps the difficulty of a sequence's tokens until its next use.
 
-    Its `statistics` read `index` and `difficulty` of the batch.
+    Its `statistics` read `index` and `difficulty` of the `NoisedBatch`.
     """
 
     repetition: Repetition  # which samples are the same sequence

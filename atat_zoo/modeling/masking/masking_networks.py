@@ -1,4 +1,4 @@
-"""The modules of position masking and of the position biases. Shapes: B sequences, L tokens."""
+"""The modules of `position` and `progressive` masking and of the position biases. Shapes: B sequences, L tokens."""
 
 from collections.abc import Callable
 from typing import cast
@@ -18,7 +18,7 @@ from atat_zoo.registry import Context
 
 
 class PositionModule(nn.Module):
-    """The module of `position`: water-filling of (importance + strength · bias) / temperature.
+    """The module of `position`: `water_fill` turns (importance + strength · bias) / temperature into probabilities.
 
     With a learned bias, `statistics` and `update` are those of the bias.
     """
@@ -51,7 +51,7 @@ class FixedBiasModule(nn.Module, PositionBiasModule):
 
 
 class RunningBiasModule(nn.Module, PositionBiasModule):
-    """Exponentially decaying sums of the loss and the count at each position.
+    """The module of `running`: exponentially decaying sums of the loss and the count at each position.
 
     With sums in place of means, a rarely masked position keeps its estimate, and the first steps need no bias
     correction.

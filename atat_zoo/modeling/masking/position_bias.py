@@ -27,7 +27,7 @@ class PositionBias(Protocol):
     network: ClassVar[str]
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `PositionBiasModule`; a learned bias raises a `ValueError` beyond the length of the context."""
+        """Return a `PositionBiasModule`; `values` of a learned bias raises a `ValueError` beyond `context.length`."""
         return network_of(self, context)
 
 
@@ -54,7 +54,7 @@ class FlatBias(_FixedBias):
     summary = "fixed: 0 at every position"
 
     def bias(self, positions: Tensor) -> Tensor:
-        """Return 0."""
+        """Return 0 for every position."""
         return positions.double() * 0
 
 

@@ -99,7 +99,7 @@ class ObjectiveModule(Protocol):
         """Return −log p_θ(x_i | z) at the N masked positions, in nats, [N]: the quantity that the first bound averages.
 
         z is the masked x, int64 [B, L], and `masked` is the mask, bool [B, L]. The diffusion time t, [B], defaults to
-        the time that matches the fraction of masked tokens. x is read only by models that see earlier clean tokens.
+        the time that matches the fraction of masked tokens. Only models that see earlier clean tokens predict from x.
         """
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
@@ -117,7 +117,7 @@ class ObjectiveModule(Protocol):
         return None
 
     def denoiser(self) -> Denoiser:
-        """Return the denoiser p_θ(x_i | z)."""
+        """Return the `Denoiser`, p_θ(x_i | z), with which samplers generate."""
 
     def begin_step(self) -> None:
         """Discard the statistics since the last `end_step`, so that a step that ran out of memory can be repeated."""
@@ -141,8 +141,8 @@ class Objective(Protocol):
     #: Whether it shows the network only a part of the text at a time, through `attention`.
     masks_attention: ClassVar[bool] = False
     separates_documents: ClassVar[bool] = False  #: whether the dialogues in a row are kept apart; see `Batch.documents`
-    #: How the network is used outside atat_zoo: `masked`, any masked token from all visible ones in one forward pass;
-    #: `turns`, the same, with each token in its step; `causal`; or, the default, not supported.
+    #: How an exported network predicts: `masked`, masked tokens from all visible ones in one forward pass; `turns`, the
+    #: same, given the step of each token; `causal`, the next token; or, the default, not exported with `dit`.
     hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
     importance_reads: ClassVar[str] = "x"  #: "x" if a learned estimator may read x or z, "z" if it may read only z
     learns_order: ClassVar[bool] = False  #: whether the denoiser predicts which position is unmasked next
@@ -163,7 +163,7 @@ class Objective(Protocol):
         return 1.0
 
     def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
-        """Return a dict from each bound to its factorisation, as it is named in tables."""
+        """Return a dict from the name of each bound to that of its factorisation in tables, as in the default."""
         return {"nelbo": "any-order ELBO"}
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

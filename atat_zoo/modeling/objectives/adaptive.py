@@ -1,4 +1,4 @@
-"""The masked-diffusion objective whose masks may depend on the clean sequence."""
+"""The objective `adaptive`: masked diffusion in an order that depends on the clean sequence, with its own bound."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class AdaptiveObjective(Objective):
     the estimator's importance for the clean sequence, and φ is a learned weight per position. The model sees only z and
     predicts p_θ and ŵ, the weights for choosing the next position. A small head on the same hidden states learns the
     component of ŵ that does not depend only on the position. The bound accounts for the information about x in the
-    order, log (w_i/W)/(ŵ_i/Ŵ), so it is valid for any w.
+    order, log (w_i/W_M)/(ŵ_i/Ŵ_M), where W_M sums w over the masked tokens, so it is valid for any w.
 
         loss = (Σ_masked c_i · CE_i + λ · Σ_masked n (w_i/W_M) log (w_i/W_M)/(ŵ_i/Ŵ_M)) / Σ maskable
 
-    c is set by `weight`. The weight in the bound itself, n·w_i/W_M, puts almost all of the gradient on the next one or
-    two tokens if the order is sharp. The estimator is trained towards the experiment's target or, with
-    `learn_importance`, with the gradient of the bound, using a leave-one-out baseline over several masks of the same
-    sequence; φ is trained with this gradient too. The bound is reported as `adaptive`, in addition to the bound under
-    uniform masking; only the exponential of the latter is called perplexity.
+    c is set by `weight`, and n is the number of maskable tokens. The weight in the bound itself, n·w_i/W_M, puts almost
+    all of the gradient on the next one or two tokens if the order is sharp. The estimator is trained towards the
+    experiment's target or, with `learn_importance`, with the gradient of the bound, using a leave-one-out baseline over
+    several masks of the same sequence; φ is trained with this gradient too. The bound is reported as `adaptive`, in
+    addition to the bound under uniform masking, whose exponential is perplexity (any-order ELBO).
     """
 
     name = "adaptive"
@@ -46,7 +46,7 @@ class AdaptiveObjective(Objective):
     learns_order = True
 
     form: Literal["order", "timed"] = param(
-        "order", help="what the bound covers. order: the order only; timed: the order and the times of the power path"
+        "order", help="what the bound covers. order: the order only; timed: the order and the unmasking times"
     )
     temperature: float = param(1.0, help="T, temperature; at small T, importance decides the order", ge=1e-6, le=1e9)
     bias: PositionBias = component_param(

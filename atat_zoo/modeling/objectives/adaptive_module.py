@@ -32,7 +32,7 @@ from atat_zoo.system.devices import move_to
 
 
 class AdaptiveModule(DenoisingModule):
-    """A backbone with a head for ŵ, and the estimator, the bias and φ, which define w."""
+    """The module of `adaptive`: a backbone with a head for ŵ, and the estimator, the bias and φ, which define w."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class AdaptiveModule(DenoisingModule):
         return ce, self.reverse(head_inputs.hidden, where, z.shape[1])
 
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
-        """Draw K masks per sequence from log-weights of the tokens, [K·B, L]; all K have the same size (or time)."""
+        """Return a noisy batch of K·B rows and its masks, drawn from log w [K·B, L]; a row's K share a size or time."""
         K = self.repeats
         row = sequence_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(row, j) for j in range(K)])

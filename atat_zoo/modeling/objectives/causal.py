@@ -96,8 +96,8 @@ class AutoregressiveObjective(Objective):
 def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
     """Yield a problem for each choice that does not fit a model that reads blocks from left to right.
 
-    These choices are a sampler that fills positions outside the leftmost block, a backbone that reads t, and a bound
-    that follows a noise schedule.
+    These are a sampler that fills positions outside the leftmost block of `block` tokens, or blocks of a size that does
+    not divide `block`; a backbone that reads t; and a bound that follows a noise schedule.
     """
     sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
     if sampler.blockwise:
@@ -120,23 +120,23 @@ def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
 
 
 def has_own_bound(experiment: Experiment) -> Iterator[Problem]:
-    """Yield a problem if evaluation.bound follows a noise schedule, which the objective does not have."""
+    """Yield a problem if evaluation.bound follows a noise schedule, since the objective's own bound follows none."""
     objective, bound = experiment.parts["objective"], experiment.evaluation.bound
     if bound.follows_noise:
         yield Problem(
             "evaluation.bound",
-            f"{bound.name!r} draws masks by a noise schedule, which objective {objective.name!r} does not use; "
+            f"{bound.name!r} draws masks by a noise schedule, but the bound of objective {objective.name!r} does not; "
             "use exact_k instead",
         )
 
 
 def has_no_time(experiment: Experiment) -> Iterator[Problem]:
-    """Yield a problem if the backbone reads the diffusion time, which the objective does not have."""
+    """Yield a problem if the backbone reads the diffusion time, since the objective passes it none."""
     backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
     if backbone.reads_time:
         yield Problem(
             "backbone.time_conditioning",
-            f"objective {objective.name!r} has no single diffusion time for a sequence; set time_conditioning to false",
+            f"objective {objective.name!r} passes no diffusion time to the backbone; set time_conditioning to false",
         )
 
 

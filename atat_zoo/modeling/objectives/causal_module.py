@@ -30,13 +30,13 @@ from atat_zoo.system.errors import UserError
 
 
 def one_stream(length: int, size: int, device: torch.device) -> Tensor:
-    """Return the attention mask, bool [L, L]: a token sees its own block and earlier ones."""
+    """Return the attention mask, bool [L, L]: a token sees its own block of `size` tokens and earlier blocks."""
     block = torch.arange(length, device=device) // size
     return block[:, None] >= block
 
 
 def two_streams(length: int, size: int) -> Rule:
-    """Return the attention rule of [z ; x], L noisy tokens followed by L clean ones, for `attention_mask`.
+    """Return the rule, for `attention_mask`, of L noisy tokens z followed by L clean tokens x, in blocks of `size`.
 
     A noisy token sees the noisy tokens of its block and the clean tokens of earlier blocks; a clean token sees the
     clean tokens of its own and earlier blocks.
@@ -72,7 +72,7 @@ class BlockModule(DenoisingModule):
         self.stride = golden_stride(self.strata)
 
     def block_times(self, index: Tensor, blocks: int) -> Tensor:
-        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the training step (see `times`)."""
+        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of a step (see `DenoisingModule.times`)."""
         step, row = index // self.batch_size, index % self.batch_size
         stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
         keys = sequence_keys(self.context.seed, "time", step)[:, None]
@@ -246,7 +246,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         return HeadInputs(self.pass_through(tokens), self.neighbours(tokens))
 
     def neighbours(self, tokens: Tensor) -> Tensor | None:
-        """Return the visible neighbours of the next tokens, [B, S, 2R]."""
+        """Return the visible neighbours of the next tokens, int64 [B, L, 2R], or None without an n-gram prior."""
         if self.module.prior is None:
             return None
         near = neighbours_of(torch.cat([self.before, tokens], dim=1), self.module.prior.reach, self.mask_id)
@@ -303,7 +303,7 @@ class AutoregressivePredictor(BlockPredictor):
 
 
 class CachedTokens(CachedBlocks):
-    """A decoder with blocks of one token: `read` takes a forward pass, and a prediction applies only the head to it."""
+    """A decoder with blocks of one token: `read` runs the network, and a prediction applies only the head."""
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
@@ -320,7 +320,7 @@ class CachedTokens(CachedBlocks):
 
 
 def refuse_method(method: Bound, objective: str, why: str) -> None:
-    """Raise a `UserError` for a bound that follows the noise schedule, which the objective does not use."""
+    """Raise a `UserError` if the bound follows a noise schedule; `why` says what the objective does instead."""
     if method.follows_noise:
         raise UserError(
             f"evaluation.bound: {method.name!r} does not apply to objective {objective!r}, where {why}; "

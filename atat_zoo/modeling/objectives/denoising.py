@@ -152,7 +152,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return NoisedBatch(x=x, z=z, masked=masked, maskable=maskable, t=t, rate=rate, p=p, documents=documents)
 
     def masked_uniformly(self, batch: Batch, t: Tensor, rate: Tensor | None = None) -> NoisedBatch:
-        """Return the batch with every maskable token masked with probability `rate`, [B], by default 1 − α(t)."""
+        """Return the noisy batch, each maskable token masked with probability `rate`, [B], by default 1 − α(t)."""
         rate = 1 - self.noise.alpha(t) if rate is None else rate
         p = rate[:, None] * batch.maskable
         keys = sequence_keys(self.context.seed, "mask", batch.index)
@@ -249,7 +249,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return cast("Tensor", self.backbone.prior(logits, move_to(head_inputs.neighbours, logits.device), x))
 
     def of_head_inputs(self, losses: Losses) -> Losses:
-        """Return losses of logits as a function of the hidden states, neighbours, true tokens and other tensors."""
+        """Return `losses`, a function of logits, as a function of hidden states, neighbours, true tokens and others."""
 
         def losses_of(hidden: Tensor, neighbours: Tensor | None, x: Tensor, *others: Tensor) -> dict[str, Tensor]:
             logits = self.logits(HeadInputs(hidden, neighbours), x if self.training else None)
@@ -323,7 +323,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     # The statistics of a step, for components whose state follows the training
 
     def follow(self, **parts: Any) -> None:
-        """Register components; those with a state receive the statistics of every step."""
+        """Register the components with a state, which `end_step` updates from the statistics of the step."""
         self.stateful = {name: part for name, part in parts.items() if isinstance(part, StatefulComponent)}
         self.totals: dict[str, Tensor] = {}
 
@@ -492,7 +492,7 @@ class MDLMModule(DenoisingModule):
         return noised, importance
 
     def mask(self, batch: Batch, importance: Tensor, levels: NoiseLevels) -> NoisedBatch:
-        """Return the batch masked by importance, with one key per row."""
+        """Return the noisy batch of a `Masking`, whose probabilities come from importance [B, L]; one key per row."""
         p, rate = self.masking.probabilities(importance, levels.rate, batch.maskable), levels.rate
         if self.correction == "horvitz_thompson":
             p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.floor), p)
@@ -500,7 +500,7 @@ class MDLMModule(DenoisingModule):
         return self.noised(batch, masked, levels.t, p, rate)
 
     def mask_by_visible_text(self, batch: Batch, levels: NoiseLevels) -> NoisedBatch:
-        """Return the batch masked by a `VisibleTextMasking`, with one key per row."""
+        """Return the noisy batch of a `VisibleTextMasking`, with one key per row."""
 
         def scores(masked: Tensor) -> Tensor:
             # Not under no_grad: autocast caches the weights that it has cast, and these would have no gradient in the

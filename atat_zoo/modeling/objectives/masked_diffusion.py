@@ -105,7 +105,7 @@ class MLMObjective(Objective):
     rate: float = param(0.15, help="mask rate", gt=0, le=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a problem if the backbone reads t, which has a single value here."""
+        """Yield a problem if the backbone reads t, since the mask rate never changes."""
         yield from has_no_time(experiment)
 
 

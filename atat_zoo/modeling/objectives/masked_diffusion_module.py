@@ -1,4 +1,4 @@
-"""The modules of mlm, sedd and d3pm, based on denoising.py.
+"""The modules of `mlm`, `sedd` and `d3pm`, derived from `DenoisingModule`.
 
 Shapes: B rows of a micro-batch, L tokens, width D, V predictable tokens, N masked positions.
 """

@@ -112,7 +112,7 @@ class StridedCausalObjective(Objective):
     network = "atat_zoo.modeling.objectives.set_causal_module:StridedModule"
     hub_form = "turns"
     uses = frozenset({"backbone"})
-    stride: int = param(16, help="s, number of decoding steps; data.length, the maximum, is left to right", ge=1)
+    stride: int = param(16, help="s, number of decoding steps; the maximum, data.length, goes left to right", ge=1)
 
     @override
     def factorisations(self, experiment: Experiment) -> Mapping[str, str]:

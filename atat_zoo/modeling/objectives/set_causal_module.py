@@ -1,6 +1,6 @@
 """The modules of `set_causal` and `strided_causal`, and their denoisers.
 
-Shapes: B rows of a micro-batch, L positions, T inputs, C cached inputs, width D, N predictions, H heads.
+Shapes: B rows of a batch, A rows of a step, L positions, T inputs, C cached inputs, width D, N predictions, H heads.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def token_roles(x: Tensor, steps: Tensor, mask_id: int) -> TokenRoles:
 def query_and_content_tokens(
     of: TokenRoles, mask_id: int, others: int, in_blocks: bool = False
 ) -> QueryAndContentTokens:
-    """Return the inputs at positions 0 … L and `others` extra content tokens."""
+    """Return the inputs at positions 0 … L and `others` extra inputs per row, which only provide their tokens."""
     readable = of.readable_from <= of.step
     content, step = readable & (of.readable_from == of.step), of.step
     tokens = torch.where(readable, of.token, mask_id)
@@ -90,7 +90,7 @@ def query_and_content_tokens(
 
 
 def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
-    """Return how many extra content tokens to use when rows need `needed`, int64 [B] on the host.
+    """Return how many extra inputs to add to all rows if they need `needed`, int64 [B] on the host.
 
     The number is rounded up, because a compiled network is compiled again for every new shape.
     """
@@ -99,12 +99,12 @@ def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
 
 
 class SetCausalModule(DenoisingModule):
-    """The base module: predicts each token from the tokens of earlier steps."""
+    """The base of the modules here: predicts each token from the tokens of earlier steps."""
 
     def inputs_in_steps(self, x: Tensor, steps: Tensor, ascending: bool = False) -> HeadInputs:
         """Return the head inputs at every position, [B, L], for tokens with these steps.
 
-        If the steps are `ascending`, only position L needs an extra content token.
+        With `ascending` steps, the input at position L provides the last token, and no extra inputs are added.
         """
         hidden = self.hidden_in_steps(x, steps, ascending)
         if self.prior is None:
@@ -114,7 +114,7 @@ class SetCausalModule(DenoisingModule):
         return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
 
     def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
-        """Return the hidden states [B, L, D]; rows that need extra content tokens take a separate forward pass."""
+        """Return the hidden states [B, L, D]; rows that need several extra inputs may take a second forward pass."""
         of = token_roles(x, steps, self.context.mask_id)
 
         def read(part: TokenRoles, others: int = 0) -> Tensor:

@@ -77,7 +77,7 @@ class WasMaskedTarget:
     """
 
     name = "was_masked"
-    summary = "whether the token was masked; an estimator learns only how often that is, E_r[p_i(r)] (for comparison)"
+    summary = "whether the token was masked (for comparison); an estimator learns only its probability, E_r[p_i(r)]"
 
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]."""
