@@ -1,16 +1,16 @@
 """The adaptive bound, for masks that depend on the clean sequence (docs/explanation/adaptive-masks.md).
 
-Forward weights w_i > 0 may depend on the clean sequence. In reverse, the power path 1 − α_i = t^{w_i} unmasks the
-tokens in a Plackett–Luce order with weights w. The model predicts p_θ(x_i | z) and reverse weights ŵ_i from z. With the
-masked set M, W_M = Σ_{i∈M} w_i, Ŵ_M likewise and CE_i = −log p_θ(x_i | z), there are two bounds on −log p_θ(x):
+Forward weights w_i > 0 may depend on the clean sequence. At time t, token i is masked with probability t^{w_i}, so in
+reverse, tokens are unmasked in a Plackett–Luce order with weights w. From the noisy sequence z, the model predicts
+p_θ(x_i | z) and reverse weights ŵ_i. With the masked set M, W_M = Σ_{i∈M} w_i, Ŵ_M likewise and the cross-entropy CE_i
+= −log p_θ(x_i | z), there are two bounds on −log p_θ(x):
 
     order form   E Σ_M Σ_{i∈M} (w_i/W_M) [ CE_i + log (w_i/W_M)/(ŵ_i/Ŵ_M) ]
     timed form   E ∫ Σ_{i∈M} { w_i [ CE_i + log w_i/ŵ_i ] − w_i + ŵ_i } dt/t
 
-The order form ignores the times of the steps and is never above the timed form for the same ŵ and p_θ.
-
-Shapes: B rows, L tokens, N masked tokens in row-major order, n maskable tokens in a row, K draws. Weights are passed as
-logarithms, and all arithmetic is in float64. Both forms implement `BoundForm`.
+The order form ignores the times of the steps and is never above the timed form for the same ŵ and p_θ. Weights are
+passed as logarithms, and all arithmetic is in float64. Shapes: B rows, L tokens, N masked tokens in row-major order, n
+maskable tokens in a row, of which k are masked, K draws.
 """
 
 from collections.abc import Callable
@@ -45,30 +45,30 @@ class DrawnMask:
 
 
 class BoundForm(Protocol):
-    """A form of the bound, which draws masks and returns their terms of the bound."""
+    """The interface of both forms of the bound: it draws masks and returns their terms of the bound."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return `draws` tensors of uniform numbers in [0, 1), float64 [B], stratified over the draws of a sequence."""
+        """Return the `unit` of each of `draws` calls of `draw`, float64 [B], stratified over a sequence's draws."""
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw a mask from log w [B, L]; `unit`, float64 [B] in [0, 1), sets k or r, and `keys`, [B], the tokens."""
+        """Draw a mask from log w [B, L]; `unit`, float64 [B] in [0, 1), sets its rate, and `keys`, [B], its tokens."""
 
     def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
         """Return a weight and a bracket for each token, float64 [B, L].
 
         Σ_i (weight_i · CE_i + bracket_i) is an unbiased estimate of the bound. Weight and bracket are zero where not
-        masked, and have gradients with respect to log w and log ŵ, [B, L].
+        masked, and differentiable with respect to log w and log ŵ, [B, L].
         """
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return log q of the draw given the number of masked tokens (or the time), float64 [B], with its gradient."""
+        """Return log q, the log-probability of the draw given k (or the time), float64 [B], differentiable in log w."""
 
 
 class OrderForm:
     """The order form: k is uniform on {1 … n}, and M is the last k arrivals of an exponential race with rates w."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return numbers that give the k of `likelihood_bounds.exact_k`; with uniform w, the masks are equal, too."""
+        """Return numbers that give the k of `likelihood_bounds.exact_k` and, with equal weights w, the same masks."""
         return [(k - 0.5) / n.clamp(min=1) for k in counts(n, keys, draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
@@ -91,7 +91,7 @@ class OrderForm:
         return weight, weight * (log_share - log_reverse_share)
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return the Plackett–Luce log-probability of the first n − k tokens in order (see `BoundForm`)."""
+        """Return the Plackett–Luce log-probability of the first n − k arrivals, in order (see `BoundForm`)."""
         order = drawn.clock.masked_fill(~drawn.maskable, torch.inf).argsort(1)
         falling = log_w.double().masked_fill(~drawn.maskable, _NEVER).gather(1, order)
         rest = falling.flip(1).logcumsumexp(1).flip(1)
@@ -113,7 +113,7 @@ class TimedForm:
         return [(u + j) / draws for j in range(draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Mask each token with probability t^{w_i} (see `BoundForm`)."""
+        """Draw M by masking each token with probability t^{w_i} (see `BoundForm`)."""
         log_w = log_w.detach().double()
         rate = 1 - unit.double()
         s = power_time(-log_w, rate, maskable)
@@ -160,9 +160,9 @@ def estimate(
 ) -> Estimate:
     """Return an estimate of one form of the bound on clean sequences.
 
-    With uniform w and ŵ, the order form equals the average over the masks of `likelihood_bounds.exact_k` with the same
-    keys. The arguments are those of `exact_k`; `look`, which returns CE and log ŵ at the masked positions of z; the
-    clean tokens x, [B, L]; and log w, [B, L].
+    With equal weights w and ŵ, the order form equals the average over the masks of `likelihood_bounds.exact_k` with the
+    same keys. `look` returns CE and log ŵ at the masked positions of z; x, the clean tokens, and log w are [B, L]; the
+    other arguments are those of `exact_k`.
     """
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     contribution, weights, loss_sum, loss_count = zero.clone(), zero.clone(), zero.clone(), torch.zeros_like(x)

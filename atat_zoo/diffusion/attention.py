@@ -1,4 +1,4 @@
-"""Attention with the fastest available kernel. Shapes: B rows, H heads, Q queries, K keys, width D of a head."""
+"""Attention with a fast kernel for the device and dtype. Shapes: B rows, H heads, Q queries, K keys, head width D."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +19,9 @@ Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.device, *, in_blocks: bool = False) -> Any:
     """Return the mask of an attention rule for `attend`: bool [B, 1, Q, K] with Q = K = `length`.
 
-    Without `rows`, the rule must not depend on the row, and the mask is [Q, K]. With `in_blocks`, the mask is a
-    `BlockMask` of torch's FlexAttention (Dong et al., arXiv:2412.05496), which skips blocks of 128 × 128 that are fully
-    masked. Use it only for a compiled network on a GPU; elsewhere, it is slow.
+    Without `rows`, the number B, the rule must not depend on the row, and the mask is [Q, K]. With `in_blocks`, it is a
+    `BlockMask`, with which torch's FlexAttention (Dong et al., arXiv:2412.05496) skips blocks of 128 × 128 that are
+    fully masked. Use that only for a compiled network on a GPU; elsewhere, it is slow.
     """
     if in_blocks:
         from torch.nn.attention.flex_attention import create_block_mask
@@ -49,7 +49,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = 
     """Return softmax(q kᵀ/√D) v, [B, H, Q, D], for q [B, H, Q, D] and for k and v [B, H, K, D].
 
     A query attends to the keys where the mask is True. The mask is bool, broadcast to [B, H, Q, K], or a `BlockMask`,
-    with at least one key per query. With `causal` (Q = K, without a mask), it attends to its own and earlier keys.
+    with at least one key per query. With `causal` (Q = K, no mask), a query attends to its own and earlier keys.
     """
     if mask is not None and not isinstance(mask, Tensor):
         from torch.nn.attention.flex_attention import flex_attention

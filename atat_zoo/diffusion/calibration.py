@@ -1,11 +1,11 @@
-"""Calibration: masking probabilities with mean r, numbers of masked tokens with mean r·n, loss weights with mean 1.
+"""Calibration of masking probabilities (mean r), numbers of masked tokens (mean r·n) and loss weights (mean 1).
 
 See docs/explanation/adaptive-masks.md, "Importance and the mask rate" and "Masks by visible tokens".
 
-There are three families of probabilities, each with one unknown per row. All arithmetic is in float64: bfloat16 would
-miss the rate by 1e-3. Scores may be as large as 1e9, where float64 still resolves differences of 1e-7.
+Three functions turn scores of tokens into probabilities, each with one unknown per row. All arithmetic is in float64:
+bfloat16 would miss the rate by 1e-3. Scores may be as large as 1e9, where float64 still resolves differences of 1e-7.
 
-Shapes: B rows, L tokens; n is a row's number of maskable tokens.
+Shapes: B rows, L tokens; r is a row's mask rate, and n its number of maskable tokens.
 """
 
 from collections.abc import Callable
@@ -44,15 +44,15 @@ def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return p_i = τ^{w_i}, w_i = exp(−score_i), with τ in [0, 1] such that the mean over maskable tokens is the rate.
 
-    p is computed as exp(−exp(s − score_i)) by bisection in s = log(−log τ). Bisection in τ itself fails at a
-    temperature of 0.1, even in float64. The arguments and the result are as for `water_fill`.
+    p is computed as exp(−exp(s − score_i)) by bisection in s = log(−log τ). Bisection in τ itself fails, even in
+    float64, for importances divided by a temperature of 0.1. The arguments and the result are as for `water_fill`.
     """
     s = power_time(score, rate, maskable)
     return _finish(_power(score.double(), s.unsqueeze(-1)), rate, maskable)
 
 
 def power_time(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Return s = log(−log τ) of `power_path`, float64 [B], where τ is the time at which a row has its rate.
+    """Return s = log(−log τ), float64 [B], for the τ at which the mean p of `power_path` is the rate.
 
     The rate is clamped away from 0 and 1, where s is infinite.
     """
@@ -153,9 +153,9 @@ def first_masked(order: Tensor, count: Tensor, excess: float, maskable: Tensor) 
 
 
 def lowest(scores: Tensor, order: Tensor, count: Tensor, among: Tensor) -> Tensor:
-    """Return a mask, bool [B, L], of the `count` [B] candidates with the lowest scores; ties go to the first in order.
+    """Return a mask, bool [B, L], of the `count` [B] tokens in `among` with the lowest scores; ties go to the first.
 
-    NaN is treated as 0. `order` is the rank of each token, int64 [B, L], a permutation in each row.
+    NaN is treated as 0. `order` is the rank of each token, int64 [B, L], a permutation in each row, and breaks ties.
     """
     scores = scores.nan_to_num().masked_fill(~among, torch.inf)
     by_order = order.argsort(-1)

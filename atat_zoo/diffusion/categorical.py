@@ -3,7 +3,7 @@
 Sampling in float32 truncates the tail: uniform numbers are multiples of 2^-24, so tokens less probable than this are
 sampled never or too often, as at a lower temperature (Zheng et al., arXiv:2409.02908). The cumulative sum and uniforms
 are therefore float64. One uniform number per position suffices: inverting the cumulative distribution is as exact as
-Gumbel-max in float64, and needs V times fewer random numbers.
+Gumbel-max in float64, which needs one random number for each of the V tokens.
 """
 
 from collections.abc import Iterator

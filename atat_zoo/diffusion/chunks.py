@@ -32,7 +32,7 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: Tensor | None) -> dict[str, Tensor]:
-    """Return a function's values at N positions, a dict of tensors [N], evaluated in chunks of `rows` positions.
+    """Return a function's values at N positions, a dict of tensors [N], in chunks of at most `rows` positions.
 
     The function takes n positions of each of `tensors`, [N, …] or None. The backward pass recomputes each chunk (Chen
     et al., arXiv:1604.06174), which takes one more product with the head's weights, so no logits are stored. Up to

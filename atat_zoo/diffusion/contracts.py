@@ -22,11 +22,11 @@ class NoisedBatch:
     """A batch of clean text and its noisy version."""
 
     x: Tensor  #: clean tokens, int64 [B, L]
-    z: Tensor  #: noisy tokens, x with some replaced by m, int64 [B, L]
+    z: Tensor  #: noisy tokens, x with some replaced by the mask token m, int64 [B, L]
     masked: Tensor  #: where z is m, bool [B, L]
     maskable: Tensor  #: which tokens may be masked (not padding or prompts), bool [B, L]
     t: Tensor  #: diffusion time, float32 [B], in (0, 1]
-    rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), if the noise schedule reaches it
+    rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), if the noise schedule reaches r
     #: Probability with which each token was masked, float32 [B, L]; the row's rate if this has no closed form
     p: Tensor
     documents: Tensor | None = None  #: the document number of each token, as in `objectives.Batch`, int64 [B, L]
@@ -52,10 +52,10 @@ class NoiseLevels:
 
 @runtime_checkable
 class StatefulComponent(Protocol):
-    """A component whose state follows training: an `nn.Module` with its state in buffers.
+    """A component with a state that training updates: an `nn.Module` with its state in buffers.
 
     The trainer sums `statistics` over micro-batches and ranks and passes the sum to `update` once per training step, so
-    the state does not depend on their number.
+    the state does not depend on the number of micro-batches or ranks.
     """
 
     def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
@@ -68,15 +68,15 @@ class StatefulComponent(Protocol):
 class Denoiser(Protocol):
     """The denoiser p_θ(x_i | z) of a model, for bounds and samplers.
 
-    A subclass defines `__call__` and `mask_id`; everything else has a default. The methods `predict_with_order`,
-    `score_visible` and `begin` are optional: attributes declare which of them a denoiser supports.
+    A subclass defines `__call__` and `mask_id`; everything else has a default. `predict_with_order`, `score_visible`
+    and `begin` raise a `NotImplementedError` by default; attributes declare which of them a denoiser supports.
     """
 
     mask_id: int  #: m; the predictable tokens are the ids below it
     reads_time: bool = False  #: whether the prediction depends on t; false by default
     window: int | None = None  #: maximum number of tokens that the denoiser sees at once; None, the default: no limit
-    #: Special tokens at the beginning and at the end of every full training window, which are also added to a window of
-    #: a longer text; none by default. A `TextGenerator` sets them.
+    #: Special tokens that begin and end every full training window, and are added to each window of a longer text; none
+    #: by default. A `TextGenerator` sets them.
     frame: tuple[Sequence[int], Sequence[int]] = ((), ())
     #: Tokens per block, for a model that predicts a position from its own and earlier blocks; 1 for an autoregressive
     #: model; None, the default, for a model that does not read block by block
@@ -93,7 +93,7 @@ class Denoiser(Protocol):
 
         Args:
             tokens: z, int64 [B, L].
-            t: diffusion time [B]; defaults to the time that matches the fraction of masked tokens.
+            t: diffusion time [B], or None for the time that matches the fraction of masked tokens.
             where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order; used only
                 as an index `x[where]`. All N positions must be masked, and none may have a mask in an earlier block
                 (see `step_of`). If `where` is rows and positions, the caller must ensure this, because a check would
@@ -135,7 +135,7 @@ class Denoiser(Protocol):
         raise _unable("does not score visible tokens")
 
     def begin(self, batch: int, window: int) -> BlockDecoder:
-        """Return a decoder for B empty sequences; `window` is the maximum number of tokens seen at once.
+        """Return a decoder for `batch` empty sequences; `window` is the maximum number of tokens seen at once.
 
         Only denoisers with a `block_size` support this.
         """

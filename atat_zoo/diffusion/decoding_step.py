@@ -122,7 +122,7 @@ class Step:
         return value
 
     def select(self, which: Tensor) -> Step:
-        """Return the step for some of its rows, with indices `which`, int64 on the CPU; optional fields stay as set."""
+        """Return the step for the rows with indices `which`, int64 on the CPU; call it before predictions are set."""
         there = which.to(self.tokens.device, non_blocking=True)
         changes = {name: getattr(self, name)[there] for name in ("rows", "tokens", "open", "free", "seeds")}
         changes |= {name: getattr(self, name)[which] for name in ("total", "remaining", "max_steps", "host_seeds")}

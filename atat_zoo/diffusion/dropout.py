@@ -29,17 +29,17 @@ class Dropout(nn.Module):
         return self.training and self.threshold > 0
 
     def number(self, calls: int) -> int:
-        """Return the number of the next call and reserve `calls` numbers, so that recomputation draws equal masks."""
+        """Return the number of the next call of `forward`, and reserve `calls` numbers, to pass when recomputing."""
         first = self._call + 1
         if self.drops:
             self._call += calls
         return first
 
     def forward(self, x: Tensor, call: int | None = None, keys: Tensor | None = None) -> Tensor:
-        """Return x [B, …] with entries dropped during training.
+        """Return x [B, …]; during training, with entries set to 0 at random, and the others scaled up.
 
         `call` defaults to the next number, and `keys` [B] to those from `set_keys`, without which dropout raises a
-        `RuntimeError`. Activation checkpointing passes both.
+        `RuntimeError`. Activation checkpointing passes both, so that a recomputation drops the same entries.
         """
         if not self.drops:
             return x
@@ -95,7 +95,7 @@ def set_keys(module: nn.Module, keys: Tensor) -> None:
 
 
 def groups_of_sequences(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield groups of a micro-batch's rows, int64 [A], and set their keys, so that grouping changes no row's mask."""
+    """Yield each group of row indices, int64 [A], with dropout set to those rows' keys: grouping changes no mask."""
     drops = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
     before = {layer: (layer.keys, layer._call) for layer in drops}
     for rows in groups:

@@ -3,8 +3,8 @@
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
 A bound is a sequence of weighted masks; `average` returns the mean of any score of the masked tokens over these masks.
-`exact_k` and `continuous_t` draw the masks; `enumerate_masks` uses all masks, for short sequences. The three agree
-within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, which differs for each T. Shapes: B
+`exact_k` and `continuous_t` draw masks, `all_masks` yields every mask of a short sequence, and the three averages agree
+within their Monte-Carlo error. `discrete_t` draws masks for a process with T steps; its bound depends on T. Shapes: B
 sequences, L tokens, N masked tokens, n maskable tokens in a sequence. u is a uniform number in [0, 1) per sequence.
 """
 
@@ -32,7 +32,7 @@ class WeightedMask:
 
     masked: Tensor  #: bool [B, L]
     #: Weight of the summed scores of the masked tokens, [B], or of each token's score, [B, L]. The expected sum of the
-    #: weights over the masked tokens is n, so a score of 1 averages to n.
+    #: weights over the masked tokens is n (a little less for `clipped_t`), so a score of 1 averages to n.
     weight: Tensor
     t: Tensor | None  #: diffusion time for a denoiser that reads it, [B], or None
 
@@ -63,7 +63,7 @@ class Estimate:
 def average(
     scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int, *, keep: bool = False
 ) -> dict[str, Estimate]:
-    """Return, for each score, the mean of weight · score over the masks (at least one); x is int64 [B, L].
+    """Return a dict with an `Estimate` for each score, averaged over the masks (at least one); x is int64 [B, L].
 
     With `keep`, the estimates also hold the score under each mask.
     """
@@ -91,7 +91,7 @@ def average(
 
 
 def from_denoiser(denoise: Denoiser) -> CrossEntropy:
-    """Return the cross-entropy function of a denoiser that returns log-probabilities at all masked positions."""
+    """Return a function that computes the cross-entropy of a denoiser at all masked positions."""
 
     def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         return -denoise(z, t, masked).gather(1, x[masked][:, None])[:, 0]
@@ -137,7 +137,7 @@ def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
 def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
     """For each draw, yield a mask [B, L] of k_b of the n_b maskable tokens in each block b of `size` tokens.
 
-    The weights [B, L] are n_b/k_b, and t [B] is the mask rate. In each block, k_b is stratified over the draws.
+    L is a multiple of `size`. Weights [B, L] are n_b/k_b, t [B] is a row's mask rate, and k_b is stratified over draws.
     """
     B, L = maskable.shape
     by_block = maskable.view(B, L // size, size)
@@ -199,7 +199,7 @@ def discrete_t(
 
 
 def unmask_probability(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
-    """Return β_i, the probability that a masked token is revealed between t = i/T and (i − 1)/T, float64."""
+    """Return β_i, the probability that a masked token is revealed between t = i/T and (i − 1)/T, with T = `steps`."""
     before, after = (alpha(j.double() / steps) for j in (i, i - 1))
     return (after - before) / (1 - before)
 
@@ -212,9 +212,9 @@ def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, tim
 
 
 def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMask]:
-    """Yield all 2^L − 1 nonempty masks, weighted by (2^L − 1) / (k · C(L, k)) so that the average is exactly the NELBO.
+    """Yield all 2^L − 1 nonempty masks, weighted so that the average is exactly the NELBO.
 
-    All tokens of x, int64 [B, L], are maskable. Without `time_at`, no time is passed to the denoiser.
+    The weight of k masked tokens is (2^L − 1) / (k · C(L, k)). x is int64 [B, L]. Without `time_at`, t = None.
     """
     B, L = x.shape
     for bits in range(1, 2**L):

@@ -14,10 +14,9 @@ with the token x, T(h) different tokens seen in that context, and p' the estimat
 Each estimate sums to 1 over x. Counts do not cross sequence boundaries or padding.
 
 The counts for a folder of shards are computed on first use and stored there in `neighbours.npz`. A file that is damaged
-or belongs to different shards is replaced; in a read-only folder, every process computes its own counts.
-
-Shapes: V tokens, N predictions. A neighbour that is not visible (masked, padding or outside the sequence) is any id
-outside 0 … V−1, such as the mask id. Arguments broadcast: x [1, V] and neighbours [N, 1] give distributions [N, V].
+or belongs to different shards is replaced; in a read-only folder, every process computes its own counts. Shapes: V
+tokens, N predictions. A neighbour that is not visible (masked, padding or outside the sequence) is any id outside
+0 … V−1, such as the mask id. Arguments broadcast: x [1, V] and neighbours [N, 1] give distributions [N, V].
 """
 
 from __future__ import annotations
@@ -91,9 +90,10 @@ class NGramPrior:
 
     @classmethod
     def count(cls, blocks: Iterable[NDArray[np.integer]], vocabulary_size: int) -> NGramPrior:
-        """Count the tokens in blocks of sequences, each [rows, L]; ids from `vocabulary_size` upwards are padding.
+        """Return the counts of tokens in blocks of sequences, each [rows, L]; ids ≥ `vocabulary_size` are padding.
 
-        Counting takes at most 64 bytes per token, and the result 16 bytes per unique triple.
+        Counting takes at most 64 bytes per token, and the result 16 bytes per unique triple. Raises a `UserError` for a
+        vocabulary of more than `LARGEST_VOCABULARY` tokens.
         """
         V = vocabulary_size
         if V > LARGEST_VOCABULARY:
@@ -129,7 +129,7 @@ class NGramPrior:
     def prob_after(
         self, x: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return p(x | k, l) of tokens x after the two tokens `before` and `last`, in this order; all are [N]."""
+        """Return p(x | k, l) with k = `before` and l = `last`, p(x | l) or p(x) if they are not visible; all [N]."""
         V = len(self.tokens)
         shorter, both = self.prob_given_neighbour(x, last), _visible(V, before, last)
         context = np.where(both, before, 0) * V + np.where(both, last, 0)
@@ -138,7 +138,7 @@ class NGramPrior:
     def prob_given_neighbour(
         self, x: NDArray[np.int64], neighbour: NDArray[np.int64], *, of_the_right: bool = False
     ) -> NDArray[np.float64]:
-        """Return p(x | l) of tokens x, or p(x | r) if `of_the_right`; all are [N]."""
+        """Return p(x | l) of tokens x, p(x | r) if `of_the_right`, or p(x) if that is not visible; all are [N]."""
         V = len(self.tokens)
         there = _visible(V, neighbour)
         h = np.where(there, neighbour, 0)
@@ -214,11 +214,14 @@ def _interpolated(
 
 
 def load_ngram_prior(folder: Path) -> NGramPrior:
-    """Return the n-gram prior of the training shards in a folder, from the stored counts if they are valid."""
+    """Return the n-gram prior of a folder's training shards, from the stored counts or, if these are invalid, new ones.
+
+    Stores new counts, waits while another process counts, and raises a `UserError` if the tokens are too many to count.
+    """
     contents = shard_manifest.load(folder)
     tokens, most = contents.splits["train"].tokens, min(_MOST, machine.memory() // _SHARE // _EACH)
     if tokens > most:
-        raise UserError(f"{folder} has {tokens:,} training tokens, but this machine counts n-grams of at most {most:,}")
+        raise UserError(f"{folder} has {tokens:,} training tokens, but this machine counts n-grams in at most {most:,}")
     path = folder / FILE
     with ExitStack() as stack:
         with suppress(OSError):
@@ -248,12 +251,9 @@ def _about(contents: ShardManifest) -> dict[str, Any]:
 
 
 def _kept(path: Path, contents: ShardManifest) -> NGramPrior:
-    """Return the stored counts; raise an exception of any type if the file is missing, damaged or from other shards.
-
-    The file size bounds the memory, and every array has a checksum.
-    """
+    """Return the stored counts; raise an exception of any type if the file is missing, damaged or from other shards."""
     V, split = contents.vocabulary_size, contents.splits["train"]
-    if path.stat().st_size > 2 * _PAIR * split.tokens + 8 * V + (1 << 16):
+    if path.stat().st_size > 2 * _PAIR * split.tokens + 8 * V + (1 << 16):  # bounds the memory
         raise ValueError("it is larger than any file with the counts of this many tokens")
     about, tokens = arrays_of(path, "about", "tokens")
     if json.loads(about.tobytes()) != _about(contents):
@@ -262,7 +262,7 @@ def _kept(path: Path, contents: ShardManifest) -> NGramPrior:
         raise ValueError("its token counts do not match the shards")
     counted = {}
     for order, name in ((2, "pairs"), (3, "triples")):
-        keys, counts = arrays_of(path, f"{name}_keys", f"{name}_counts")
+        keys, counts = arrays_of(path, f"{name}_keys", f"{name}_counts")  # verifies checksums
         if keys.ndim != 1 or keys.shape != counts.shape or keys.dtype != np.int64 or counts.dtype != np.uint32:
             raise ValueError(f"its {name} have the wrong shape or dtype")
         if len(keys) and (keys[0] < 0 or keys[-1] >= V**order or np.diff(keys).min(initial=1) < 1 or counts.min() < 1):

@@ -1,6 +1,6 @@
 """The scores s(y | h) = log p(y | h) / p(y) that the n-gram prior adds to logits, as tensors computed from its counts.
 
-Shapes: N predictions, V tokens, reach R, M unique pairs, F dense rows, E entries of sparse rows, of at most K each.
+h is the token at an offset of −R … R except 0. Shapes: N predictions, V tokens, M unique pairs; see `NGramScores`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHARE = 1 / 16
 class NGramScores(NamedTuple):
     """The scores s(y | h) for all neighbour offsets: V + 1 rows per offset, row V for a neighbour that is not visible.
 
-    Most contexts have few different neighbours, and all other tokens share the score −log (1 + N(h)/T(h)). Memory
-    therefore grows with the number of pairs, not with V². A row is dense (4·V bytes) only if it has many neighbours;
-    other rows store 8 bytes per neighbour. Sparse rows are read padded to the longest, so a step never waits for the
-    device.
+    Most contexts have few different neighbours, and all other tokens share the score −log (1 + N(h)/T(h)), with N and T
+    as in `ngram_prior`. So memory grows with the number of pairs, not with V². Only the F rows with many neighbours are
+    dense (4·V bytes); the others are sparse, with 8 bytes per neighbour: E entries in all, at most K in a row. Sparse
+    rows are read padded to K, so a step never waits for the device.
     """
 
     full: Tensor  # the dense rows, [F + 1, V]; the first is −1 everywhere
@@ -42,7 +42,7 @@ class NGramScores(NamedTuple):
 
     @classmethod
     def of(cls, apart: Sequence[Tensor], tokens: Tensor, dtype: torch.dtype) -> NGramScores:
-        """Return the scores, computed from the counts [M, 3] of each distance and the counts of single tokens [V]."""
+        """Return the scores from `apart`, pairs with their counts, [M, 3], for each distance, and token counts [V]."""
         V = len(tokens)
         # Values in float64 are computed on a device that supports float64.
         there, exact = tokens.device, exact_device(tokens.device)
@@ -80,16 +80,16 @@ class NGramScores(NamedTuple):
         return cls(full, which, scale, token, score, first, length, types.to(dtype), less, information, unit)
 
     def seen(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens, int64 [N, K], of the sparse rows `row` [N], and their scores [N, K], padded with 0."""
+        """Return the tokens of the sparse rows `row` [N], int64 [N, K], and their `score` [N, K], padded with 0."""
         first, positions = self.first[row], torch.arange(self.token.shape[1], device=row.device)
         return self.token[first].long(), torch.where(positions < self.length[row, None], self.score[first], 0)
 
     def of_tokens(self, x: Tensor, row: Tensor, seen: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return s(x | h), [N, 2R], of tokens x [N] in the rows `row` [N, 2R]; `seen` yields `seen` of each offset."""
+        """Return s(x | h), [N, 2R], of tokens x [N] in rows `row` [N, 2R]; `seen` is `self.seen(…)` of each offset."""
         own = [torch.where(token == x[:, None], score, 0).sum(1) for token, score in seen]
         return self.scale[row] * self.full[self.which[row], x[:, None]] + torch.stack(own, 1)
 
     def left_out(self, own: Tensor, row: Tensor, x: Tensor) -> Tensor:
-        """Return the change [N, 2R] in s(x | h) = `own` when its count drops by 1; `row` is [N, 2R], x [N, 1]."""
+        """Return the change [N, 2R] in s(x | h) = `own` if only c(h, x) drops by 1; `row` is [N, 2R], x [N, 1]."""
         less = self.less[row]
         return ((own + less).expm1() - self.unit[x] / self.types[row]).clamp(min=0).log1p() - less - own

@@ -43,7 +43,7 @@ def positions_in_documents(documents: Tensor) -> Tensor:
 
 
 def pairs(where: Where) -> tuple[Tensor, Tensor]:
-    """Return rows and positions from either form; for a mask, the host waits for the device."""
+    """Return `where` as rows and positions, int64 [N] each; if it is a mask, the host waits for the device."""
     if isinstance(where, tuple):
         return where
     row, position = where.nonzero().unbind(1)

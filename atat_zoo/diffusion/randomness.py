@@ -107,11 +107,11 @@ def interval_index(unit: Tensor, ends: Iterable[float]) -> Tensor:
 
 
 def stratified(keys: Tensor | int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return (u + row/rows) mod 1 with one u in [0, 1) for all rows: low-discrepancy times over a batch.
+    """Return (u + row/rows) mod 1, with the same u in [0, 1) for equal keys: low-discrepancy times over a batch.
 
     Each of `rows` equal intervals of [0, 1) gets one row, and each single row is uniform on [0, 1) (Kingma et al.,
-    Variational Diffusion Models, 2021, appendix I.1). u is a function of the keys, a number or int64 [B]; `row`, int64
-    [B], is the index of each row in a batch of `rows`.
+    Variational Diffusion Models, 2021, appendix I.1). The keys, one number or int64 [B], are equal for all rows of a
+    batch of `rows`, and `row`, int64 [B], is the index of each row in it.
     """
     if isinstance(keys, int):
         keys = torch.tensor(mix_int(keys), device=row.device)

@@ -12,9 +12,9 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (rank + ½)/n of each value among the n selected values of its row, float32 [B, L]; 0 elsewhere.
+    """Return (rank + ½)/n of each value among the n values of its row in `among`, float32 [B, L], and where it is set.
 
-    Ties share their mean rank. The second result, bool [B, L], is true at the values that have a rank: if n ≥ 2.
+    Ties share their mean rank. The second result, bool [B, L], is `among` in rows with n ≥ 2; elsewhere the first is 0.
     """
     values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
     rising = values.sort(dim=-1).values
@@ -74,7 +74,7 @@ def largest_spearman(first: Tensor, second: Tensor) -> float:
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> tuple[float, float]:
-    """Return Σ numerator / Σ denominator and its standard error over the entries, from the delta method."""
+    """Return Σ numerator / Σ denominator and its standard error over the entries (delta method), NaN for one entry."""
     a, b = numerator.double(), denominator.double()
     count = len(a)
     value = a.sum() / b.sum()

@@ -24,8 +24,8 @@ Form = tuple[int, ...]  # the tokens of one encoding of a word
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
 
-    Raises a `UserError` for a word that is empty, that the tokenizer cannot encode, or that it spells letter by letter
-    although it has longer tokens.
+    Raises a `UserError` for a word that is empty, that the tokenizer cannot encode, or, for a word of three or more
+    letters, that it spells letter by letter although it has longer tokens.
     """
     bare = word.strip()
     if not bare:
@@ -62,7 +62,7 @@ class Terms:
     Args:
         tokenizer: maps text to ids; the mask id is its `vocabulary_size`.
         words: words to find; a `UserError` is raised if one cannot be encoded.
-        tokens: ids that match at any position.
+        tokens: ids that match at any position; a `UserError` is raised if one is not in the vocabulary.
         longest: the length of a sequence; a `UserError` is raised for a longer word.
         key: the experiment's key for the words, used in messages; the key for the ids ends in `tokens` instead.
     """
@@ -108,7 +108,7 @@ class Terms:
         In a window where all m visible tokens match a form of n pieces, the form's piece at each masked position gains
         (m + 1)/n; the largest gain over all forms is used. This is the potential of the window once the piece is
         visible, relative to a token that does not match: the potential is (visible pieces)/n, and 0 once a token does
-        not match. That of a complete word is 1, whatever the order of its pieces.
+        not match. The potential of a complete word is 1, whatever the order in which its pieces are sampled.
         """
         return self._over_rows(tokens, self._gains_of)
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class ClassifierModel(Protocol):
-    """A classifier that is ready to score sequences of tokens."""
+    """A classifier that is ready to score sequences of tokens, whose ids are below V, and masks, whose id is V."""
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return log p(class | z), float [M], for sequences z of any length, int64 [M, L]; the mask id is V."""
+        """Return log p(class | z), float [M], for sequences z of any length, int64 [M, L]."""
         ...
 
 
@@ -53,8 +53,8 @@ class NaiveBayesClassifier:
     Passages are as long as the model's sequences, and a passage is on-topic if it contains one of the words. Each token
     v has the weight w_v = log p(v | topic) − log p(v | other), estimated from token counts to which `smoothing` is
     added. Then log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens (multinomial naive Bayes). The
-    classifier assumes that tokens are independent, so it soon becomes overconfident and guidance fades; a lower prior
-    helps.
+    classifier assumes that tokens are independent, so it soon becomes overconfident, and guidance then has little
+    effect; a lower prior helps.
     """
 
     name = "naive_bayes"
@@ -74,7 +74,7 @@ class NaiveBayesClassifier:
     )
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier after reading the corpus, or raise a `UserError` if all or no passages are on-topic."""
+        """Return a classifier trained on the corpus; raise a `UserError` if all or no passages contain a given word."""
         if not self.words:
             raise UserError('classifier naive_bayes has no words; set at least one, as in words=["peace"]')
         import torch
@@ -96,7 +96,7 @@ class NaiveBayesClassifier:
             if not passages[which]:
                 raise UserError(
                     f"classifier naive_bayes: {name} passage of {length} tokens contains one of the words "
-                    f"{', '.join(self.words)}; set different words, or raise its `documents`"
+                    f"{', '.join(self.words)}; set different words, or raise `documents`"
                 )
         prior = passages[1] / sum(passages) if self.prior is None else self.prior
         tokens += self.smoothing
@@ -144,10 +144,10 @@ class FunctionClassifier:
     path: str = param(
         help="import path, as module:function, which the environment variable ATAT_ZOO_FUNCTIONS must also list"
     )
-    blank: str = param("", help="text that stands for a span of masked tokens")
+    blank: str = param("", help="text that replaces each span of masked tokens")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return a classifier that decodes tokens and calls the function; see `Classifier`."""
+        """Return a classifier that decodes tokens and calls the function; raise a `UserError` if its import fails."""
         import torch
 
         function = _imported(self.path)

@@ -80,7 +80,7 @@ class TokenBiasGuidance(Guidance):
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not (self.words or self.tokens or self.ban):
-            raise UserError('guidance: token_bias has no words or bans; set one, as in guidance.words=["peace"]')
+            raise UserError('guidance: token_bias needs words, tokens or bans; set one, as in guidance.words=["peace"]')
         from atat_zoo.diffusion.terms import Terms
         from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
 
@@ -242,7 +242,7 @@ class ClassifierFreeGuidance(Guidance):
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
-        """Return a guided text generator, which later raises a `UserError` if no sequence begins with the condition."""
+        """Return a guided text generator; sampling raises a `UserError` if no sequence begins with the condition."""
         if not self.strength:
             return text_generator
         from atat_zoo.generation.guided_denoiser import Contrast, GuidedDenoiser
@@ -251,8 +251,8 @@ class ClassifierFreeGuidance(Guidance):
         begin = int(is_framed(text_generator.special) and text_generator.tokenizer.bos is not None)
         if not ids or begin + len(ids) >= text_generator.length:
             raise UserError(
-                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, but must take at least one and "
-                f"fewer than the {text_generator.length} tokens of a sequence; set a different condition"
+                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, but must take at least one and, "
+                f"with BOS, fewer than the {text_generator.length} tokens of a sequence; set a different condition"
             )
         block_size = text_generator.denoiser.block_size
         if block_size and self.empty == "masked":

@@ -1,4 +1,4 @@
-"""Guided denoisers. B rows, L positions, N predicted positions, V predictable tokens."""
+"""Denoisers that guide another one's predictions. B rows, L positions, N predictions, V tokens, K candidate tokens."""
 
 import copy
 import math
@@ -14,8 +14,8 @@ from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
 from atat_zoo.system.errors import UserError
 
-Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
-Importance = Callable[[Tensor, Tensor], Tensor]
+Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]  # (log-probabilities, z, t, where) → the guided ones
+Importance = Callable[[Tensor, Tensor], Tensor]  # as `Denoiser.importance`
 
 
 class GuidedDenoiser(Denoiser):
@@ -72,7 +72,7 @@ class GuidedDenoiser(Denoiser):
         return self.wrap(lambda denoiser: denoiser.select(rows))
 
     def wrap(self, other: Callable[[Denoiser], Denoiser]) -> Self:
-        """Return this guidance applied to the result of `other`, or `self` if `other` returns the same denoiser."""
+        """Return a copy that guides `other(denoiser)`, or `self` if `other` returns the same denoiser."""
         denoiser, change = other(self.denoiser), self.change
         if isinstance(change, Contrast):
             change = change.wrap(other)
@@ -108,7 +108,7 @@ class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
         return super().guide(log_probs, text, t, (row, text.shape[1] - tokens.shape[1] + position))
 
     def having(self, tokens: Tensor) -> Tensor:
-        """Return the last tokens, as many as the network sees, of the finished blocks and the next block."""
+        """Return the finished blocks followed by `tokens`, [B, …], cut to the last `window` tokens."""
         return torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
 
     @override
@@ -118,14 +118,14 @@ class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
-    """Return the log-softmax of scores [N, V], or the unguided log-probabilities where all scores are −∞."""
+    """Return the log-softmax of scores [N, V], −∞ where `log_probs` is; rows in which all are −∞ get `log_probs`."""
     scores = scores.masked_fill(log_probs == -torch.inf, -torch.inf)
     nothing = (scores == -torch.inf).all(-1, keepdim=True)
     return torch.where(nothing, log_probs, scores.masked_fill(nothing, 0.0).log_softmax(-1))
 
 
 class Contrast:
-    """Classifier-free guidance of log-probabilities: (1 + w) · log p(v | z, c) − w · log p(v | z, ∅), normalised."""
+    """Classifier-free guidance with strength w: (1 + w) · log p(v | z, c) − w · log p(v | z, ∅), normalised."""
 
     def __init__(
         self, denoiser: Denoiser, ids: list[int], begin: int, *, strength: float, dropped: bool, text: str
@@ -136,7 +136,7 @@ class Contrast:
         self.seen: list[bool] = []  # shared with the contrasts around other denoisers
 
     def wrap(self, other: Callable[[Denoiser], Denoiser]) -> Self:
-        """Return this guidance with `other` applied to the unconditional denoiser, or `self` if nothing changes."""
+        """Return a copy with `other(denoiser)` for p(v | z, ∅), or `self` if `other` returns the same denoiser."""
         denoiser = other(self.denoiser)
         if denoiser is self.denoiser:
             return self
@@ -145,7 +145,7 @@ class Contrast:
         return contrast
 
     def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V]; see `Change`."""
+        """Return guided log-probabilities [N, V]; the first call raises a `UserError` if no row begins with c."""
         self.ids, end = self.ids.to(tokens.device), self.begin + len(self.ids)
         first, there = tokens[:, self.begin : end], torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
         if first.shape[1] == len(self.ids):
@@ -171,11 +171,11 @@ class Contrast:
 
 
 _AT_ONCE = 1 << 22  # tokens that the classifier scores at once
-_LEAST = -1e4  # lower limit of log f, so that texts to which a classifier gives probability 0 can still be compared
+_LEAST = -1e4  # lower limit of log p(class | z), so that texts with probability 0 can still be compared
 
 
 def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
-    """Return log f(z with a candidate) − log f(z), [N, K], −∞ if f is 0, for candidates, int64 [N, K], at positions."""
+    """Return how much each candidate, int64 [N, K], at `where` changes log p(class | z), [N, K]; −∞ if p becomes 0."""
     rows, positions = pairs(where)
     length, candidates = tokens.shape[1], ids.shape[1]
     # Never in bf16: a single token changes log f only a little.
@@ -194,7 +194,7 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
 
 
 def by_gradient(model: Differentiable, tokens: Tensor, where: Where) -> Tensor:
-    """Return the first-order change of log f for all tokens, [N, V]: ∇ log f · (token embedding − mask embedding)."""
+    """Return how much each token changes f = log p(class | z) to first order, [N, V]: ∇f · (embedding − the mask's)."""
     with torch.autocast(tokens.device.type, enabled=False):  # not in bf16, as above
         # Samplers run without gradients; this enables gradients for the copy of z that is made here.
         with torch.inference_mode(False), torch.set_grad_enabled(True):

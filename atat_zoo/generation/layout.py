@@ -57,7 +57,7 @@ class Template:
 
 
 def parse(text: str, where: str = "the text") -> Template:
-    """Return the pieces and gaps of a text, or raise a `UserError` that refers to the text as `where`."""
+    """Return the pieces and gaps of a text; raise a `UserError`, with `where`, if it has no gap or a malformed one."""
     refuse_halves(text, where)
     pieces, gaps, end = [], [], 0
     for match in _GAP.finditer(text):
@@ -97,7 +97,7 @@ def _short(text: str) -> str:
 
 
 def frame_tokens(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
-    """Return the special tokens that `data.special_tokens` puts at the beginning and at the end of every sequence."""
+    """Return the token ids that `data.special_tokens` puts at the beginning and at the end of every sequence."""
     if not is_framed(special):
         return [], []
     return [i for i in [tokenizer.bos] if i is not None], [i for i in [tokenizer.eos] if i is not None]
@@ -139,7 +139,7 @@ class SpaceAwareTokenizer:
 def prompt_ids(
     tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False, where: str = "chat"
 ) -> list[int]:
-    """Return the tokens of a question or a list of messages as a chat prompt, up to where the answer begins.
+    """Return the token ids of a question or a list of messages as a chat prompt, up to where the answer begins.
 
     Raises a `UserError` for invalid messages and, unless they are `trusted`, if one could imitate another role.
     """
@@ -234,7 +234,7 @@ class Request:
     end: int | None  # the token that ends the generated text
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of a generated sequence."""
+        """Return prompt, generated text up to its `end` and suffix as one text, from the token ids of a sequence."""
         written = truncate_at_end(ids[self.gap], self.end)
         return self.words.tokenizer.decode([*ids[self.begins : self.gap.start], *written, *ids[self.gap.stop :]])
 
@@ -260,7 +260,7 @@ class TextForm:
         return SpaceAwareTokenizer(self.tokenizer)
 
     def framing(self, length: int, before: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        """Return the tokens that begin a sequence, BOS (if used) and those `before` the prompt, and those that end it.
+        """Return the ids that begin a sequence, BOS (if used) and those `before` the prompt, and the ids that end it.
 
         A sequence longer than the training length has neither BOS nor EOS. A sequence that begins with BOS gets no
         second BOS.
@@ -300,8 +300,8 @@ class TextForm:
         that ends the prompt. The same seed gives the same texts. `batch_size` sequences are generated at a time.
 
         Raises:
-            UserError: if a number is too small, if the length exceeds the training length and the sampler does not
-                generate block by block, or if prompt and suffix do not fit or have gaps.
+            UserError: if a number is too small, the length exceeds the training length and the sampler does not
+                generate block by block, a message is invalid, or prompt and suffix do not fit or have gaps.
         """
         for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
             if value is not None and value < least:

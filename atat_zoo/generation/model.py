@@ -1,6 +1,6 @@
 """A trained model: loading, saving (safetensors and JSON, no pickle), scoring and generation.
 
-n texts of L tokens, D width, V predictable tokens, N masked positions.
+Shapes: n texts, L tokens of a text, width D of the hidden states.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Model:
         experiment: Experiment | None = None,
         tokenizer: TokenizerModel | None = None,
     ) -> Model:
-        """Load the final model of a run folder, or the model of the checkpoint at `step`.
+        """Return the final model of a run folder, or the model at `step`: a number, `newest` or `best`.
 
         `device` is `auto`, `cpu`, `gpu`, or a torch device name such as `mps`; use `spread` for a model that is larger
         than one device, see `atat_zoo.generation.spreading`. Pass `experiment`, possibly with a different sampler or
@@ -97,7 +97,7 @@ class Model:
         experiment: Experiment | None = None,
         tokenizer: TokenizerModel | None = None,
     ) -> Model:
-        """Load a model folder; see `from_run`. With `spreads`, its layers also use other devices of the same type."""
+        """Return the model in a folder (see `from_run`); `spreads` spreads its layers over devices of the same type."""
         description = described(folder)
         try:
             if (version := description["format"]) != FORMAT:
@@ -185,7 +185,7 @@ class Model:
         compile: bool = False,
         **options: Any,
     ) -> Generation:
-        """Return generated texts.
+        """Return a `Generation` with `number` texts.
 
         `sampler` and `guidance` are each a name, a dict {"use": …} or a component; the defaults are those of the
         experiment. See `text_generator` for `precision` and `compile`, `TextForm.request` for `length`, `seed`,
@@ -210,7 +210,7 @@ class Model:
         precision: Precision = "auto",
         **options: Any,
     ) -> Infilling:
-        """Return `number` copies of each text with its gaps filled by sampled tokens and the rest unchanged.
+        """Return an `Infilling`: `number` copies of each text, with sampled tokens in its gaps and the rest unchanged.
 
         Gaps are `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens). `sampler`, `guidance` and
         `precision` are as for `sample`; the other options are `seed` and `batch_size`.
@@ -227,7 +227,7 @@ class Model:
         return guided.infill(parts["sampler"], layouts, number=number, weigher=text_generator, **options)
 
     def unmask(self, *, sampler: Sampler | Named | None = None, **options: Any) -> Unmasking:
-        """Return the states of one text before and after each decoding step, which a notebook displays.
+        """Return an `Unmasking`, which a notebook displays: one text before and after each decoding step.
 
         The options are those of `sample`, such as `prompt`, `suffix`, `length` and `seed`.
 
@@ -282,7 +282,7 @@ class Model:
         return self._scores(row[inner], torch.cat(values))
 
     def log_probs(self, text: str, masked: Sequence[int] | None = None) -> LogProbs:
-        """Return the log-probabilities of all tokens at the masked positions of a text given the rest, in nats.
+        """Return the log-probability of every token of the vocabulary at each masked position of a text, in nats.
 
         Args:
             text: a text with gaps of known lengths, `[MASK]` or `[MASK:3]`, or without gaps. If the tokenizer has
@@ -321,10 +321,10 @@ class Model:
         bound: Bound | Named | None = None,
         batch_size: int = 64,
     ) -> TextScores:
-        """Return bounds on −log p of texts in nats, or −log p itself if the objective computes it exactly.
+        """Return `TextScores`: bounds on −log p of texts, in nats, or −log p itself if the objective yields it exactly.
 
-        With the same draws, seed and text, the results equal those of `atat eval`; text n has the masks of row n. A
-        text may be shorter than the training length. With `data.packing = "document"`, it is padded to the training
+        With the same draws, seed and text, the results equal those of `atat eval`; text n has the masks of sequence n.
+        A text may be shorter than the training length. With `data.packing = "document"`, it is padded to the training
         length, as in training; otherwise, only to a multiple of the model's block size.
 
         Args:
@@ -476,7 +476,7 @@ class Model:
         return {**self.experiment.parts, **given}
 
     def save(self, folder: Path) -> None:
-        """Save the model folder; an earlier model is replaced only after all files are written.
+        """Save the model in a folder; an earlier model there is replaced only after all files are written.
 
         Other files in the folder are kept.
 
@@ -562,7 +562,7 @@ def _placed(part: Any, named: Any, name: str, value: Any) -> dict[str, Any] | No
 
 
 def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the weights in a model folder by name, or raise a `UserError` if they do not match its `description`."""
+    """Return a model folder's weights by name; raise a `UserError` if not finite or not as in `description`."""
     path = folder / WEIGHTS
     check(folder, description, WEIGHTS)
     try:
@@ -585,7 +585,7 @@ def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str,
 
 
 def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[str, Tensor]:
-    """Return the base weights of a LoRA run, or raise a `UserError` if they have been moved or changed."""
+    """Return the weights of a LoRA model's base run, named by `base`; raise a `UserError` if missing or changed."""
     try:
         places, digest = [RunFolder(Path(base[key])).model for key in ("run", "path")], base["sha256"]
     except (KeyError, TypeError) as error:
@@ -606,7 +606,7 @@ def not_finite(weights: Mapping[str, Tensor]) -> str | None:
 
 
 def compiled(module: nn.Module) -> nn.Module:
-    """Return a copy of an objective's module with shared weights and a compiled backbone."""
+    """Return a copy of an objective's module that shares its weights and compiles the backbone on its first call."""
     # Shallow copies share weights; `compile` sets an attribute of the copy.
     twin: Any = copy.copy(module)
     twin._modules = dict(module._modules)

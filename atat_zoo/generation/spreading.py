@@ -21,7 +21,7 @@ _SHARE, _LOGITS = 0.2, 3 * 4 * ON_ACCELERATOR
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Build modules without memory for their parameters, which `load_state_dict(…, assign=True)` then supplies."""
+    """In a `with` block, build modules whose parameters take no memory until `load_state_dict(…, assign=True)`."""
     owner: Any = nn.Module
     register = owner.register_parameter
 

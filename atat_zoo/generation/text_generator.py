@@ -4,9 +4,9 @@ A `TextGenerator` is a denoiser with its tokenizer, from any source; `Model.text
 
 The model also chooses the length n of a gap [MASK:a-b]. With a uniform prior, P(n | given) ∝ p_θ(given text | gap of n
 masks) by Bayes' rule, and each fill samples its own n. Ranking by the mean log-likelihood of the fill would instead
-prefer lengths that are easy to fill. The text to the left of the first such gap does not depend on n. The likelihood of
-the rest follows from the chain rule: each token is predicted from the tokens to its left, with all others masked, which
-is exact for an exact denoiser.
+prefer lengths that are easy to fill. The text to the left of the first such gap has the same likelihood for all n and
+cancels. The likelihood of the rest follows from the chain rule: each token is predicted from the tokens to its left,
+with all others masked, which is exact for an exact denoiser. Only the first 32 tokens after each gap are evaluated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Generation:
 
 @attrs.frozen(kw_only=True)
 class FilledText:
-    """A text with its gaps filled, the text and the number of tokens of each gap, and the NFE."""
+    """A text with its gaps filled, the text and the number of tokens that fill each gap, and the NFE."""
 
     text: str
     fills: list[str]
@@ -94,11 +94,11 @@ class TextGenerator(TextForm):
     def write(
         self, sampler: Sampler, *, rows: Tensor | None = None, observe: Observer | None = None, **options: Any
     ) -> Generation:
-        """Return texts generated with a sampler; the options are those of `TextForm.request`."""
+        """Return a `Generation` of texts from a sampler; the options are those of `TextForm.request`."""
         return self.generate(self.request(sampler, **options), rows=rows, observe=observe)
 
     def generate(self, request: Request, *, rows: Tensor | None = None, observe: Observer | None = None) -> Generation:
-        """Return the generated texts of a request, with the sample of all tokens.
+        """Return a `Generation` with the texts of a request.
 
         Text n does not depend on the number of texts, up to rounding in batched forward passes. With `rows`, int64 [n],
         only the texts with these numbers are generated. `observe` is called with a record of each step (see
@@ -133,7 +133,7 @@ class TextGenerator(TextForm):
         batch_size: int = 64,
         observe: Observer | None = None,
     ) -> Sample:
-        """Return tokens, int64 [B, L], with all masks filled, `batch_size` rows at a time; see `generate`.
+        """Return a `Sample` of `tokens`, int64 [B, L], with all masks filled, `batch_size` rows at a time.
 
         `rows`, int64 [B], holds the row numbers, by default 0, 1, …. Row number n samples with the key (seed, n);
         `seed` is one number, or one number per row.
@@ -169,7 +169,7 @@ class TextGenerator(TextForm):
         batch_size: int = 64,
         weigher: TextGenerator | None = None,
     ) -> Infilling:
-        """Return `number` fills of each text, given as the layouts that the method `layouts` returns.
+        """Return an `Infilling` with `number` fills of each text, given as a layout that `layouts` returns.
 
         A fill depends only on the seed, the text, its index and the index of the fill. Up to `batch_size` rows of the
         same length are filled together. The probabilities of the lengths come from `weigher`, by default this text
@@ -240,7 +240,7 @@ def row_numbers(texts: int, number: int) -> Tensor:
 def length_posterior(
     text_generator: TextGenerator, layout: Layout, batch_size: int = 64
 ) -> dict[tuple[int, ...], float]:
-    """Return P(lengths | given text) for all combinations, or raise a `UserError` if the model reads left to right."""
+    """Return P(lengths | text) as a dict; raise a `UserError` if lengths vary and the model reads left to right."""
     import torch
 
     if len(layout.choices) == 1:
@@ -287,7 +287,7 @@ def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
 
 
 def draw_lengths(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> list[tuple[int, ...]]:
-    """Return gap lengths sampled from their posterior by (seed, row), for the row numbers in `rows`, int64 [n]."""
+    """Return gap lengths for each row number in `rows`, int64 [n], sampled from the posterior with (seed, row)."""
     import torch
 
     from atat_zoo.diffusion.randomness import sequence_keys, to_unit

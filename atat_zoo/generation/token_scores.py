@@ -49,7 +49,7 @@ class LogProbs:
     tokenizer: TokenizerModel = attrs.field(repr=False)
 
     def best(self, number: int = 5) -> list[TokenScores]:
-        """Return the most probable tokens at each position with their probabilities, in descending order."""
+        """Return the `number` most probable tokens of each position with their probabilities, in descending order."""
         values, ids = self.values.topk(min(number, self.values.shape[1]))
         return [
             TokenScores(
@@ -130,7 +130,7 @@ class Unmasking:
     """The states of a text while it is generated.
 
     Attributes:
-        frames: the tokens of the text at first and after each filling or remasking, with None for a mask.
+        frames: the tokens of the text at the start and after each filling or remasking, with None for a mask.
         text: the generated text, as returned by `Model.sample`.
     """
 
@@ -155,7 +155,7 @@ class Unmasking:
         return cls(frames=frames, text=text)
 
     def __repr__(self) -> str:
-        return f"<Unmasking of {len(self.frames[0])} tokens in {len(self.frames) - 1} evaluations: {self.text!r}>"
+        return f"<Unmasking of {len(self.frames[0])} tokens in {len(self.frames) - 1} changes: {self.text!r}>"
 
     def _repr_html_(self) -> str:
         picked = self.frames if len(self.frames) <= _MOST else [*self.frames[: _MOST - 1], self.frames[-1]]

@@ -212,7 +212,7 @@ def test_what_is_damaged_is_counted_again(tmp_path, counted, damage, monkeypatch
 def test_more_text_than_can_be_counted(counted, monkeypatch):
     tokens = shard_manifest.load(counted).splits["train"].tokens
     monkeypatch.setattr(machine, "memory", lambda: 256 * (tokens - 1))
-    with pytest.raises(UserError, match=rf"training tokens, but this machine counts n-grams of at .* {tokens - 1:,}$"):
+    with pytest.raises(UserError, match=rf"training tokens, but this machine counts n-grams in at .* {tokens - 1:,}$"):
         load_ngram_prior(counted)
     monkeypatch.setattr(machine, "memory", lambda: 256 * tokens)
     assert load_ngram_prior(counted).sequences

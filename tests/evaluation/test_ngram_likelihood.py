@@ -178,7 +178,7 @@ def test_a_comparison_has_it_for_every_run(runs):
 def test_without_a_table_the_rest_is_as_it_was(runs, monkeypatch):
     _, _, found = evaluated(runs["mdlm"])
     monkeypatch.setattr(ngram_prior, "_MOST", 10)
-    with pytest.warns(OmissionNote, match=r"^the n-gram model was not evaluated: .* counts n-grams of at most 10"):
+    with pytest.warns(OmissionNote, match=r"^the n-gram model was not evaluated: .* counts n-grams in at most 10"):
         _, _, without = evaluated(runs["mdlm"])
     assert without == attrs.evolve(found, ngram_prior=None)
     assert not any("n-gram model" in line for line in lines(without))

@@ -89,7 +89,7 @@ def test_a_ban_gives_way_where_nothing_else_is_possible():
 @pytest.mark.parametrize(
     ("guidance", "says"),
     [
-        (TokenBiasGuidance(words=()), "token_bias has no words or bans"),
+        (TokenBiasGuidance(words=()), "token_bias needs words, tokens or bans"),
         (ImportanceBiasGuidance(words=()), "importance_bias has no words"),
         (ImportanceBiasGuidance(words=("naïve",)), "guidance.words: 'naïve' is unknown"),
         (TokenBiasGuidance(words=("cab", "naïve")), "guidance.words: 'naïve' is unknown"),

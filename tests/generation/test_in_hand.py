@@ -255,7 +255,7 @@ def test_an_unmasking_goes_from_masks_to_the_text(mdlm):
         assert all(token is not None for token in last)
         assert shown._repr_html_().count("<div") == len(shown.frames)
         assert "▁" in shown._repr_html_()
-        written = f"12 tokens in {len(shown.frames) - 1} evaluations: {shown.text!r}"
+        written = f"12 tokens in {len(shown.frames) - 1} changes: {shown.text!r}"
         assert repr(shown) == f"<Unmasking of {written}>"
 
 

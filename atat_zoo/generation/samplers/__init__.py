@@ -1,7 +1,7 @@
 """Samplers, the decoding algorithms that fill masks with tokens.
 
-A sampler combines a decoding order, a number of tokens per step, remasking, a stopping rule and token sampling. Each is
-a kind of component; `loop` runs any compatible combination.
+A sampler combines a decoding order, a number of tokens per step, remasking, a stopping rule and token sampling. Each of
+these five is a kind of component; `loop` runs any compatible combination. B rows, L positions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sampler(Protocol):
 
     @property
     def blockwise(self) -> bool:
-        """Whether the sampler fills blocks of `block_size` tokens from left to right; None uses the model's block size.
+        """Whether the sampler fills blocks of `block_size` tokens, or of the model's block size, from left to right.
 
         Such a sampler accepts sequences that are longer than the model's maximum length.
         """
@@ -93,16 +93,16 @@ class Sampler(Protocol):
         return ()
 
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """Return `tokens`, int64 [B, L], with every mask filled; all other tokens are given and stay unchanged.
+        """Return a `Sample` of `tokens`, int64 [B, L], with every mask filled and all other tokens unchanged.
 
         A time-conditioned denoiser gets t from the `tokens_per_step` component if that defines times, and otherwise
         from the fraction of masked tokens. Each row has its own seed, int64 [B], so its tokens do not depend on the
         other rows. A step in which a row does not change needs no forward pass for that row.
 
-        `observe` is called with a record whenever a step fills or remasks tokens: `step` and the filled `rows`,
-        `positions` and `tokens`, N entries each; or `step` and `hidden`, with the `rows` and `positions` that were
-        remasked. To record a trace, pass the `append` method of a list. Rows that `observe` returns are abandoned: they
-        are no longer evaluated, and their remaining masks are filled arbitrarily.
+        `observe` is called with a record, a dict, whenever a step fills or remasks tokens: the number `step` and lists
+        of the filled `rows`, `positions` and `tokens`; or `step` and `hidden`, a dict of the remasked `rows` and
+        `positions`. To record a trace, pass the `append` method of a list. Rows that `observe` returns are abandoned:
+        they are no longer evaluated, and their remaining masks are filled arbitrarily.
         """
         ...
 
@@ -115,7 +115,7 @@ class Sampler(Protocol):
         *,
         observe: Observer | None = None,
     ) -> Sample:
-        """Run the steps of `sample`, but fill in the tokens of a known sequence (teacher forcing).
+        """Return the `Sample` of a run like `sample` that fills in the tokens of a known sequence (teacher forcing).
 
         `tokens`, int64 [B, L], is `forced.tokens` with some tokens masked. The policy NLL of each token is stored in
         `forced`. Raises a `UserError` if the policy bound does not cover the sampler.
@@ -146,13 +146,13 @@ class SamplerComponent(Protocol):
 
 
 def changes(record: Mapping[str, Any], mask_id: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the row, the position and the new token of each change in a record; remasking gives the mask id."""
+    """Yield row, position and new token of each change in a record of `observe`; a remasked token gives the mask id."""
     found = record.get("hidden", record)
     yield from zip(found["rows"], found["positions"], found.get("tokens", itertools.repeat(mask_id)), strict=False)
 
 
 def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer | None:
-    """Return an observer that adds offsets to each record and passes it to `observe`, or None without `observe`."""
+    """Return an observer that adds offsets to a record's numbers and passes it to `observe`; without that, None."""
     if observe is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Samplers composed of five components."""
+"""Base classes of samplers that are composed of five components."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FillingSampler(Sampler):
     def fill(
         self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
     ) -> Sample:
-        """Fill every mask with sampled or `forced` tokens; see `Sampler.sample` and `Sampler.score_text`."""
+        """Fill every mask with sampled or `forced` tokens, and return the `Sample`; see `Sampler`."""
 
     @override
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
@@ -106,7 +106,7 @@ class CompositeSampler(FillingSampler):
 
 @component_base
 class TemperedSampler(CompositeSampler):
-    """A sampler with a temperature; unless a subclass changes it, token sampling is exact categorical sampling."""
+    """A sampler with a temperature and, unless a subclass overrides `token_sampling`, categorical sampling."""
 
     temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
@@ -116,7 +116,7 @@ class TemperedSampler(CompositeSampler):
         return CategoricalTokenSampling(temperature=self.temperature)
 
     def in_order(self, order: Order, tokens_per_step: TokensPerStep) -> SamplerChoices:
-        """Return the components of a sampler with this order, this number of tokens per step and defaults otherwise."""
+        """Return five components: these two, `token_sampling`, no remasking, and no early stopping."""
         return SamplerChoices(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
 
 

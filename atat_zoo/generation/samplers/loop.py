@@ -8,7 +8,7 @@ positions. Each random draw depends only on the seed of the sequence, the step n
 Open positions are counted on the CPU, so sequences and positions are selected without reading from the device, which
 would make the host wait. If a component decides on the device, the host reads from the device once per step.
 
-Legend: B rows in the batch, A rows that take part in a step, L positions, N open positions of these rows.
+Shapes: B rows in the batch, A rows that take part in a step, L positions, N open positions of these rows.
 """
 
 import warnings
@@ -44,7 +44,7 @@ def run(
     observe: Observer | None = None,
     forced: TeacherForcing | None = None,
 ) -> Sample:
-    """Fill all masks, or only those in `fill`, bool [B, L], with sampled or `forced` tokens; see `Sampler`.
+    """Return a `Sample` with all masks, or those in `fill`, bool [B, L], filled with sampled or `forced` tokens.
 
     Raises:
         UserError: if the components are incompatible, or the model cannot make the predictions that they need.

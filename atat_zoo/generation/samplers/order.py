@@ -1,4 +1,4 @@
-"""Decoding orders, which determine the order in which masked positions are filled.
+"""Decoding orders, which determine the order in which masked positions are filled. Shapes are those of `Step`.
 
 With one token per step, an order that is fixed before the token is sampled reproduces the joint distribution of an
 exact denoiser; one that depends on the sampled tokens (MaskGIT as published) does not.
@@ -263,18 +263,18 @@ class DilatedOrder(Order):
 
 @component_base
 class Strided:
-    """The base class of `strided` and `position_set`, which fill position j of those to fill in step (j + o) mod s."""
+    """The base class of `strided` and `position_set`: step (j + offset) mod s fills position j of those to fill."""
 
     stride: int = param(16, help="s, the number of decoding steps", ge=1)
-    offset: Offset = param("none", help="none: the offset is 0; random: each sequence has its own random offset")
+    offset: Offset = param("none", help="offset of the steps; none: 0; random: a random one for each sequence")
 
     @property
     def deterministic(self) -> bool:
-        """Whether the offset o is the same for all sequences."""
+        """Whether no random numbers are used, that is, whether the offset is 0 for all sequences."""
         return self.offset == "none"
 
     def offsets(self, seeds: Tensor) -> Tensor:
-        """Return the offsets o, int64 [A], 0 or random in [0, stride) from each row's seed, on the seeds' device."""
+        """Return the offsets, int64 [A], 0 or random in [0, stride) from each row's seed, on the seeds' device."""
         import torch
 
         from atat_zoo.diffusion.randomness import fold, stream, uniform
@@ -287,7 +287,7 @@ class Strided:
 
 @component
 class StridedOrder(Strided, Order):
-    """The strided order: position number j of those to fill is filled in step (j + o) mod s.
+    """The strided order: position number j of those to fill is filled in step (j + o) mod s, with the offset o.
 
     The positions of one step are s apart, so their tokens depend little on each other, and tokens_per_step
     `position_set` samples them at once.

@@ -103,9 +103,9 @@ class StridedSampler(orders.Strided, CompositeSampler):
 
 @component
 class CombinationSampler(CompositeSampler):
-    """Your choice of decoding order, tokens per step, remasking, stopping rule and token sampling, each in its table.
+    """A sampler composed of any decoding order, tokens per step, remasking, stopping rule and token sampling.
 
-    The defaults are those of `ancestral`.
+    Each is set in its own table; the defaults are those of `ancestral`.
     """
 
     name = "combination"
@@ -353,7 +353,7 @@ class PolicySampler(TemperedSampler):
 
 @component
 class LearnedOrderSampler(CappedSampler):
-    """The reverse process of the adaptive bound: steps sample a position by ŵ (several with `steps`) and its token."""
+    """The reverse process of the adaptive bound: steps sample a position (several with `steps`) by ŵ, and its token."""
 
     name = "learned_order"
     summary = "reverse process of the objective `adaptive`: samples a position by its learned weight, then its token"
@@ -475,7 +475,7 @@ class P2Sampler(SteppedSampler):
 def fitting(
     experiment: Experiment, steps: Sequence[int], rows: Sequence[Row] | None = None
 ) -> tuple[list[Row], dict[str, str]]:
-    """Return the samplers that fit an experiment, the reference first, and the reasons why the others do not fit.
+    """Return the rows of the samplers that fit an experiment, the reference first, and by name why others do not fit.
 
     `steps` are in ascending order, and the reference, `ancestral`, takes the last of them. The candidates are `rows`,
     or by default every sampler except `combination` at each of the `steps`. If the experiment's own sampler does not
@@ -497,7 +497,7 @@ def fitting(
 
 
 def at_steps(name: str, steps: Sequence[int]) -> list[Row]:
-    """Return a sampler at each number of steps, or only the sampler itself if its steps cannot be set."""
+    """Return a sampler's rows (name, steps, sampler) for `steps`, or one with steps None if they cannot be set."""
     zoo = Zoo.load()
     parameters, spec = zoo.describe("sampler", name).parameters, zoo.spec("sampler", name)
     cap = next((key for key in ("steps", "max_steps") if key in parameters), None)

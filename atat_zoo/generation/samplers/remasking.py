@@ -1,4 +1,4 @@
-"""Remasking, which chooses the sampled tokens that are masked again and resampled."""
+"""Remasking, which chooses the sampled tokens that are masked again and resampled. Shapes are those of `Step`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Remasking(SamplerComponent, Protocol):
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, a number or [A] on the CPU: the remasked fraction, for which `tokens_per_step` compensates."""
+        """Return σ, a number or [A] on the CPU: the remasked fraction, if `tokens_per_step` compensates for it."""
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
@@ -66,7 +66,7 @@ def greatest(step: Step) -> float:
 
 
 def by_chance(step: Step, rate: float | Tensor) -> Tensor:
-    """Return a mask of settled tokens, bool [A, L], each chosen with probability `rate`, a number, [A] or [A, L]."""
+    """Return a mask of earlier steps' tokens, bool [A, L], each with probability `rate`, a number, [A] or [A, L]."""
     if not isinstance(rate, int | float):
         rate = rate.to(step.open.device, non_blocking=True)
         rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
@@ -82,13 +82,13 @@ def settled(step: Step) -> Tensor:
 
 @component_base
 class GridRemasking(Remasking):
-    """Remasking on the time grid of `tokens_per_step`; by default each token of an earlier step has probability σ."""
+    """Remasking on the time grid of `tokens_per_step`; by default, tokens of earlier steps have probability σ."""
 
     refs = ("arXiv:2503.00307",)
     needs_grid = True
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a mask of settled tokens, bool [A, L], each chosen with probability σ."""
+        """Return a mask of tokens of earlier steps, bool [A, L], each chosen with probability σ."""
         return by_chance(step, step.remask_rate)
 
 
@@ -160,7 +160,7 @@ class ReMDMConfRemasking(SwitchedRemasking):
     eta: float = param(1.0, help="η, sum of the remasking probabilities as a fraction of its maximum σ_max", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a mask of settled tokens, bool [A, L], each chosen with its own probability σ_i."""
+        """Return a mask of tokens of earlier steps, bool [A, L], each chosen with its own probability σ_i."""
         assert step.confidence is not None
         if not self.is_on(step):
             return step.open.new_zeros(step.open.shape)
@@ -210,7 +210,7 @@ class PlannerRemasking(GridRemasking):
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the tokens with the lowest scores, bool [A, L], so that the time grid's fraction stays visible."""
+        """Return a mask of the lowest-scoring tokens, bool [A, L]; the time grid's fraction stays visible."""
         import torch
 
         assert step.confidence is not None

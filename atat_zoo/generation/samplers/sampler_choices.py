@@ -39,7 +39,7 @@ class SamplerChoices:
         return frozenset().union(*(part.needs for part in self.all))
 
     def needs_all_logits(self, importance_reads: str = "x") -> bool:
-        """Return whether a component, such as a stopping rule, needs the predictions at all open positions."""
+        """Return whether a component needs the predictions at all open positions, given `Denoiser.importance_reads`."""
         # Importance that is read from z is known without them.
         free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
         return self.stopping_rule.active or bool(self.needs - free)

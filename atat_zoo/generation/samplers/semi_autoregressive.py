@@ -109,7 +109,7 @@ class SemiAutoregressiveSampler(FillingSampler):
     sequence (Sahoo et al., arXiv:2406.07524, section 4.4). If training sequences had BOS and EOS, each window of a
     longer sequence also has them, but the result does not. With cached keys a window does not slide: when it is full,
     the next window begins with the second half of the full one, which the model reads again. Importance is estimated
-    for a draft of the window or, if keys are cached, of the block only.
+    for a draft of the window or, if keys are cached, of the block only. Blocks share `steps`; each gets at least 1.
     """
 
     name = "semi_autoregressive"
@@ -120,7 +120,7 @@ class SemiAutoregressiveSampler(FillingSampler):
     blockwise = True
 
     block_size: int | None = param(None, help="tokens per block; default: the model's block size, or 32", ge=1)
-    steps: int | None = param(None, help="maximum NFE of the whole sequence; default: set by `block_sampler`", ge=1)
+    steps: int | None = param(None, help="maximum total NFE; default: the maximum of `block_sampler` per block", ge=1)
     block_sampler: Sampler = component_param(
         "sampler", {"use": "ancestral", "steps": 32}, help="sampler within a block"
     )

@@ -1,4 +1,4 @@
-"""Stopping rules, which decide when to fill all remaining masks in one step."""
+"""Stopping rules, which decide when to fill all remaining masks in one step. Shapes are those of `Step`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Teacher forcing, which yields the policy NLL of a known sequence (docs/explanation/mathematics.md)."""
+"""Teacher forcing, which yields a known sequence's NLL under a sampler's policy (docs/explanation/mathematics.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atat_zoo.diffusion.decoding_step import Step
 
 
 class TeacherForcing:
-    """A known sequence, int64 [B, L], that a run fills in, and the policy NLL of each token.
+    """Known sequences, int64 [B, L], whose tokens a run fills in, and the policy NLL of each token.
 
     `nats`, float64 [B, L], is −log of the probability of sampling each token: ∞ if it is impossible, 0 if it is given.
     """

@@ -1,4 +1,4 @@
-"""Token sampling, which samples tokens from log-probabilities."""
+"""Token sampling, which samples tokens from log-probabilities. Shapes: M tokens to sample, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CategoricalTokenSampling(TokenSampling):
     """Categorical sampling in float64 that inverts the cumulative distribution.
 
     In float32, truncation of the tail lowers the effective temperature (Zheng et al., arXiv:2409.02908). One uniform
-    float64 number per position is as exact as Gumbel-max in float64, which needs V of them.
+    float64 number per position is as exact as Gumbel-max in float64, which needs one for each token of the vocabulary.
     """
 
     name = "categorical"

@@ -1,6 +1,7 @@
 """Tokens per step, which sets how many positions each decoding step unmasks and the maximum number of steps.
 
-The loop fills all masks in the last allowed step, so no component needs a final step of its own.
+The loop fills all masks in the last allowed step, so no component needs a final step of its own. Shapes are those of
+`Step`; k is the number of a step, counted from 0.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ _CHUNK = 1 << 24  # probabilities that `KLStableTokensPerStep` compares at once
 class TokensPerStep(SamplerComponent, Protocol):
     """A component of the kind `tokens_per_step`.
 
-    A component without `needs` decides on the CPU before the forward pass, and rows that unmask nothing skip the
-    forward pass. A component that needs "log_probs" or "history" decides after the forward pass and can read
-    `step.ranking`.
+    A component without `needs` decides on the CPU before the forward pass, which rows that unmask nothing skip. One
+    that needs "log_probs" or "history" decides after the forward pass and can read `step.ranking`.
     """
 
     def max_steps_for(self, n: int) -> int:
@@ -46,9 +46,9 @@ class TokensPerStep(SamplerComponent, Protocol):
         return None
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return a mask of the positions to unmask, bool [A, L], or their number, int64 [A], on the CPU if no `needs`.
+        """Return a mask of the positions to unmask, bool [A, L], or their number, int64 [A].
 
-        A component with `needs` must unmask at least one position per row.
+        Without `needs`, it must be a number on the CPU; with `needs`, at least one position per row.
         """
         ...
 
@@ -264,7 +264,7 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
         return quota(step, self.steps)
 
     def times(self, step: Step) -> Tensor:
-        """Return the time at the rate r', float32 [A], and store the rate at the step's last position."""
+        """Return the time at the rate r', float32 [A], and store the last position's rate in `step.memory`."""
         import torch
 
         from atat_zoo.diffusion.randomness import uniform
@@ -307,7 +307,7 @@ class EverythingTokensPerStep(SteppedTokensPerStep):
 
 @component
 class PositionSetTokensPerStep(Strided, TokensPerStep):
-    """Tokens per step for the order `strided`: step k fills the positions j with (j + o) mod s = k."""
+    """Tokens per step for the order `strided`: step k fills the positions j with (j + offset) mod s = k."""
 
     name = "position_set"
     summary = "for the order `strided`: all positions that belong to the current step"
@@ -317,7 +317,7 @@ class PositionSetTokensPerStep(Strided, TokensPerStep):
         return self.stride
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return ⌈(n − (k − o) mod s)/s⌉, int64 [A] on the CPU."""
+        """Return ⌈(n − (k − offset) mod s)/s⌉ for n positions to fill, int64 [A] on the CPU."""
         first = (step.number - self.offsets(step.host_seeds)) % self.stride
         return -((first - step.total) // self.stride)
 
@@ -398,8 +398,8 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
 class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
     """All positions at which max p_θ exceeds a threshold, or the first position of the order if there are none.
 
-    With `steps`, more positions follow in the order if necessary. Fast-dLLM (Wu et al., arXiv:2505.22618) uses this
-    component with the order `uncertainty`, most certain first, with blocks and a cache.
+    With `steps`, the next positions of the order are added if needed to finish in time. Fast-dLLM (Wu et al.,
+    arXiv:2505.22618) uses this component with the order `uncertainty`, most certain first, with blocks and a cache.
     """
 
     name = "confidence_threshold"
@@ -507,7 +507,7 @@ class KLStableTokensPerStep(CappedTokensPerStep):
 
 
 def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
-    """Return `taken`, bool [A, L], extended to the quota with the next positions of the order."""
+    """Return `taken`, bool [A, L], with the next positions of the order added up to the `quota` of each row."""
     import torch
 
     assert step.ranking is not None
