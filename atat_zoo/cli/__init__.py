@@ -73,9 +73,9 @@ def atat(allow_pipe: bool) -> None:
 
 
 def run(command: click.Command, name: str) -> None:
-    """Run a command and exit; report all of the user's mistakes at once, with exit code 2 and no traceback.
+    """Run a command and exit the process; a `UserError`, an `OSError` or a lack of memory exits with code 2.
 
-    When the reader closes a pipe, as `head` does, click exits with code 1 and prints nothing.
+    Each prints a message without a traceback. Ctrl-C exits with 130, and an output pipe closed by `head` with 1.
     """
     try:
         with warnings.catch_warnings():
@@ -126,7 +126,7 @@ def _instead(error: click.NoSuchOption) -> str:
         return ""
     now = old_names.FLAGS.get(flag, "")
     if any(now in parameter.opts for parameter in command.params):
-        return f"{flag} is now {now}"
+        return f"{flag} was renamed to {now}"
     if not (key := old_names.SETTINGS.get(command.name or "", {}).get(flag)):
         return ""
     after = " ".join(sys.argv[1:]).partition(flag)[2]

@@ -77,7 +77,7 @@ _OPTIONS = {
     "orders": count(
         "--orders",
         1,
-        "Number of decoding orders that the policy bound averages over (default: 1; use 64 for reported results).",
+        "Decoding orders that the policy bound averages over (default: 1; bracket: 16; for reported results: 64).",
     ),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 means all."),
     "mask_samples": count("--mask-samples", 1, "Number of masks sampled per sequence."),
@@ -164,7 +164,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def even(orders: int) -> int:
-    """Return the value of `--orders` for a likelihood bracket; raise a `UserError` if it is odd."""
+    """Return `orders`, or raise a `UserError` if it is odd: a likelihood bracket compares two halves of the orders."""
     if orders % 2:
         raise UserError(
             f"--orders {orders}: a likelihood bracket compares two halves of the orders; pass an even number"
@@ -184,7 +184,7 @@ def options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def with_parts(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, in which `bound` and `metrics` become components; torch is not imported."""
+    """Return the options with components for the texts of `bound` and `metrics`, and remove `metrics` from `given`."""
     metrics = tuple(named("metric", each) for each in given.pop("metrics", ())) or None
     return given | {"metrics": metrics} | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
 
@@ -192,7 +192,7 @@ def with_parts(given: dict[str, Any]) -> dict[str, Any]:
 def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None) -> EvaluationSpec:
     """Return an experiment's `[evaluation]` section with the command-line options applied.
 
-    For a different corpus, the split defaults to one that the corpus has.
+    For a different `corpus`, the split defaults to one that it has. A metric given twice raises a `UserError`.
     """
     changes = {key: value for key, value in given.items() if value is not None}
     if corpus is not None and "split" not in changes:
@@ -204,7 +204,7 @@ def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None)
 
 
 def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
-    """Return the overrides, preceded by the sampler of `--sampler`; raise a `UserError` for an invalid table."""
+    """Return the overrides, preceded by `sampler=…` if one is given; raise a `UserError` for an invalid table."""
     if sampler is None:
         return list(overrides)
     _value("sampler", sampler)
@@ -214,7 +214,7 @@ def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
 def chosen(
     run: Path, overrides: Sequence[str], sampler: str | None, step: int | str | None = None
 ) -> tuple[Experiment, TokenizerModel]:
-    """Return a run's experiment with the requested sampler and guidance, and its tokenizer, without torch."""
+    """Return a run's experiment with sampler and guidance changed, and its tokenizer; other keys raise `UserError`."""
     from atat_zoo.experiment import from_overrides
     from atat_zoo.experiment.runs import RunFolder
     from atat_zoo.experiment.runs.model_files import DESCRIPTION, described
@@ -234,7 +234,7 @@ def chosen(
 
 
 def check_text(text: str, where: str) -> str:
-    """Return a text from the command line; raise a `UserError` if it is not UTF-8."""
+    """Return a text from the command line unchanged; raise a `UserError`, which names `where`, if it is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -243,7 +243,7 @@ def check_text(text: str, where: str) -> str:
 
 
 def lines_of(path: str) -> list[str]:
-    """Return the non-blank lines of a text file, or of standard input for `-`; raise a `UserError` if none."""
+    """Return the non-blank lines of a UTF-8 file (`-`: standard input); raise a `UserError` if unreadable or empty."""
     name = "standard input" if path == "-" else path
     try:
         if path == "-" and sys.stdin is None:  # closed by the parent process
@@ -264,12 +264,12 @@ def lines_of(path: str) -> list[str]:
 
 
 def named(kind: str, text: str) -> Any:
-    """Return the component for a name or an inline TOML table; raise a `UserError` if it is unknown."""
+    """Return the component for a name or an inline TOML table; raise a `UserError` if it is unknown or invalid."""
     return Zoo.load().spec(kind, _value(kind, text))
 
 
 def other_text(text: str | None) -> dict[str, Any]:
-    """Return the `text_of` arguments for a value of `--corpus`: a corpus name or table, or file patterns."""
+    """Return the arguments of `held_out_text.text_of` for a value of `--corpus`: a corpus name, a table or files."""
     from atat_zoo.data.corpora.text_files import glob_paths
     from atat_zoo.experiment import recipe, recipes
 

@@ -35,9 +35,9 @@ def evaluate_tasks(
     baseline: int | None = None,
     **of_bound: Any,
 ) -> None:
-    """Evaluate runs on tasks and print the scores; for several runs, also print the differences from the baseline.
+    """Evaluate runs on tasks and print the scores; given the index of a `baseline` run, also print the differences.
 
-    The seed defaults to that of the baseline's experiment. An option for bounds (`of_bound`) raises a `UserError`.
+    The seed defaults to that of the baseline's experiment. A given option for bounds (`of_bound`) raises a `UserError`.
     """
     for key, value in of_bound.items():
         if value not in (None, (), ""):
@@ -82,7 +82,7 @@ def _measured(
 def show_side_by_side(
     results: dict[Path, list[TaskResult]], baseline: Path, *, as_markdown: bool, as_json: bool
 ) -> None:
-    """Print the scores of runs on the same tasks, and their differences from the baseline."""
+    """Print the scores of runs on the same tasks, and their differences from `baseline`, one of the runs."""
     if as_json:
         tables = [_as_table(run, of_run, results[baseline]) for run, of_run in results.items()]
         print_json({"baseline": str(baseline), "runs": tables})
@@ -96,7 +96,7 @@ def show_side_by_side(
 
 
 def show(results: Sequence[TaskResult]) -> None:
-    """Print the scores of a model, one table per task."""
+    """Print a table of scores for each task on which a model was evaluated, followed by the task's notes."""
     for result in results:
         weights = "EMA" if result.ema else "final"
         click.echo(f"task {result.task}, seed {result.seed}; step {result.step}, {weights} weights")

@@ -60,9 +60,9 @@ def samplers(
 ) -> None:
     """Generate text with RUN and each sampler, and score it with the judge model given by --judge.
 
-    The table also shows each sampler's policy bound on held-out text and its number of forward passes per text (NFE).
-    The first row is the reference for all others: ancestral sampling with the most steps, or the first sampler that
-    the model supports. Results are saved in the run's evaluations/.
+    The table also shows each sampler's policy bound on held-out text and its forward passes per text (NFE). The first
+    row is the reference for all others: ancestral sampling with the most steps or, if it does not fit the run, the
+    first sampler that fits. Results are saved in the run's evaluations/.
     """
     judge = judge_of(by, run) if by else None
     experiment, tokenizer = chosen(run, (), None, step)
@@ -96,7 +96,7 @@ def samplers(
 def settings(
     experiment: Experiment, wanted: Sequence[str], steps: Sequence[int]
 ) -> tuple[list[tuple[str, int | None, Any]], dict[str, str]]:
-    """Return the samplers to measure (name, steps, component), and why each other sampler does not fit the run."""
+    """Return samplers that fit (name, steps, component), and why others do not; raise a `UserError` for wanted ones."""
     rows: list[tuple[str, int | None, Any]] = []
     for text in wanted:
         spec = named("sampler", text)

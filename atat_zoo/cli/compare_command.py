@@ -103,7 +103,7 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
 
 
 def as_table(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as a JSON object; `differs` contains the keys whose values differ from the baseline's."""
+    """Return the comparison as a JSON object; `differs` maps each key that differs from the baseline to both values."""
     numbers, differing = comparison.to_table(), _differing(comparison)
     for run in numbers["runs"]:
         run["differs"] = {key: list(values) for key, values in differing[run["run"]].items()}
@@ -141,7 +141,7 @@ def _value(value: Any) -> str:
 
 
 def quality(comparison: Comparison) -> Table:
-    """Return the table of the models' bounds and scores."""
+    """Return a table of each run's bounds, difference from the baseline, bits per byte and metrics."""
     every = [run.bounds() for run in comparison.runs]
     quantities = list(dict.fromkeys(name for bounds in every for name in bounds))
     metrics = list(dict.fromkeys(name for run in comparison.runs for name in run.metrics))
@@ -159,7 +159,7 @@ def quality(comparison: Comparison) -> Table:
 
 
 def difference_of(difference: Difference | None) -> tuple[str, str]:
-    """Return a difference in nats per token and as a ratio, each with its confidence interval."""
+    """Return a difference in nats per token and as a ratio, each as text with its CI, or `NONE` without a CI."""
     if difference is None or not math.isfinite(difference.paired.width):  # only one sequence
         return NONE, NONE
     numbers = difference.to_table()
@@ -167,7 +167,7 @@ def difference_of(difference: Difference | None) -> tuple[str, str]:
 
 
 def training(comparison: Comparison) -> Table:
-    """Return the table of training costs."""
+    """Return a table of each run's training time, time to reach a perplexity, parameters, speed and peak memory."""
     rows = []
     for run in comparison.runs:
         past = run.history
@@ -214,7 +214,7 @@ def notes(comparison: Comparison) -> list[str]:
     ]
     if any(run.metrics for run in runs):
         averaged = "Prediction metrics are averaged over the same masked tokens with the bound's weights"
-        lines.append(f"{averaged}; Brier score: 0 is best, 2 is worst. Text metrics score generated text.")
+        lines.append(f"{averaged}. Brier score: 0 is best, 2 is worst. Text metrics score generated text.")
     lines += _ngram_priors(comparison)
     if exact := [run.name for run in runs if run.method == LIKELIHOOD]:
         lines.append(f"The likelihood of {', '.join(exact)} is exact, without sampled masks.")
@@ -224,7 +224,7 @@ def notes(comparison: Comparison) -> list[str]:
                 nats, ratio = difference_of(difference)
                 pair = f"{comparison.title(name)} of {run.name} against the {what} of {comparison.baseline}"
                 lines.append(f"{pair}: {nats} nats per token, {ratio}.")
-    reached = "no run recorded an evaluation during training."
+    reached = f"steps to {NONE}: no run recorded an evaluation during training."
     if comparison.reach is not None:
         sizes = dict.fromkeys(run.history.evaluated_on for run in runs)
         on = f" ({'; '.join(filter(None, sizes))})" if any(sizes) else ""

@@ -1,4 +1,4 @@
-"""Output: rich tables and progress bars on a terminal, plain text elsewhere, or JSON."""
+"""Print tables and progress, with rich on a terminal and as plain text elsewhere, and print JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 100  # maximum number of columns of the output; a narrower terminal wrap
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
+    """Print a value as indented JSON, in which control characters are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo("".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text))  # JSON need not escape these
 
@@ -31,7 +31,7 @@ def on_terminal() -> bool:
 
 
 def printable(text: str) -> str:
-    """Return a text without unprintable characters, which could move the cursor or change colours."""
+    """Return a text in which spaces or U+FFFD replace unprintable characters, which could move the cursor."""
     return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
@@ -48,14 +48,14 @@ def headed(title: str, text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bool = False) -> None:
-    """Print a table of strings."""
+    """Print rows of strings under column names, as `show` prints a table."""
     from atat_zoo.evaluation.results.table import Table
 
     show(Table(columns=columns, rows=rows), as_markdown)
 
 
 def show(table: Table, as_markdown: bool = False) -> None:
-    """Print a table: as Markdown, with rich on a terminal, or elsewhere in lines of at most WIDTH characters."""
+    """Print a table: as Markdown, with rich on a terminal, or as text split to fit into about WIDTH characters."""
     if as_markdown:
         click.echo("\n".join(table.to_markdown()))
         return
@@ -74,7 +74,7 @@ def show(table: Table, as_markdown: bool = False) -> None:
 
 
 class Bars:
-    """A `Reporter`: progress bars with the remaining time on a terminal, occasional lines elsewhere."""
+    """A `training.Reporter` that shows bars on a terminal, a line every five seconds elsewhere, nothing if silent."""
 
     def __init__(self, silent: bool) -> None:
         self.silent = silent
@@ -98,7 +98,7 @@ class Bars:
             self.progress.stop()
 
     def building(self, stage: str, done: int, total: int | None) -> None:
-        """Show the progress of building shards."""
+        """Show the progress of a stage of building shards; pass None as `total` if it is unknown."""
         self.working(f"data: {stage}", done, total)
 
     def evaluating(self, done: int, total: int) -> None:
@@ -106,7 +106,7 @@ class Bars:
         self.working("evaluating", done, total)
 
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
-        """Show the progress of training, with the metrics recorded at a step."""
+        """Show the progress of training, with the loss and speed in `line`, the metrics recorded at a step."""
         rate = line.get("tokens_per_second", 0)
         note = f"loss {line['loss']:.3f} nats/token  {rate:,.0f} tokens/s"
         if line.get("stage") not in (None, "none", "train"):  # these are not curriculum stages
@@ -116,14 +116,14 @@ class Bars:
         self.working("training", step, steps, note)
 
     def message(self, text: str) -> None:
-        """Print a message above the bars."""
+        """Print a message, above the bars if there are any; if silent, print nothing."""
         if self.progress:
             self.progress.console.print(text, markup=False, highlight=False)
         elif not self.silent:
             click.echo(text)
 
     def working(self, name: str, done: int, total: int | None, note: str = "") -> None:
-        """Show the progress of the task `name`."""
+        """Show that `done` of `total` (None if unknown) units of the task `name` are complete."""
         if self.silent:
             return
         if self.progress:

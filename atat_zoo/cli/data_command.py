@@ -95,12 +95,12 @@ def build(
         likely = None if join else estimate(loaded, share=share, processes=processes, progress=bars.building)
         if likely:
             bars.message(
-                f"about {_size(likely.text)} of text: {_size(likely.shards)} of shards in {loaded.data.root}, which "
-                f"has {_size(likely.free)} free, and {_clock(likely.seconds)} to encode {'this slice ' if own else ''}"
+                f"about {_size(likely.text)} of text: {_size(likely.shards)} of shards in {loaded.data.root} "
+                f"({_size(likely.free)} free), and {_clock(likely.seconds)} to encode {'this slice ' if own else ''}"
                 f"with {processes} process{'es' if processes > 1 else ''}"
             )
         elif dry_run:
-            bars.message("nothing to estimate: the shards exist, or the size of the text is unknown")
+            bars.message("nothing to estimate: no text of known size is left to encode")
         if not dry_run and join:
             folder = join_slices(loaded, progress=bars.building)
         elif not dry_run:
@@ -175,7 +175,7 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
         return
     click.echo(f"{folder}: {shards.corpus['use']}, {shards.tokenizer['use']} with {shards.vocabulary_size:,} tokens")
     what = "sequences" if shards.form == "text" else "dialogues, with the loss on the assistant's tokens, in sequences"
-    click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
+    click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special}")
     left = "" if shards.rows == "document" else f"; remainder at the end of each split: {shards.remainder}"
     click.echo(f"packing: {shards.rows}{left}; built for {shards.lanes} lanes")
     click.echo(joints(shards.special, shards.rows, shards.form))
@@ -192,7 +192,7 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
 
 
 def joints(special: str, rows: str, form: str) -> str:
-    """Return a sentence that says which special tokens separate documents and sequences, given the keys of `[data]`."""
+    """Return a clause on how special tokens separate documents, given `[data]` special_tokens, packing and format."""
     if form == "chat":
         return "dialogues have the special tokens from their chat template"
     end = "each document ends with EOS"

@@ -68,7 +68,7 @@ def evaluate(
         given["bound"] = None
     elif overrides or sampler is not None or orders is not None:
         word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
-        raise UserError(f"{word} only works with --bound policy; add --bound policy, or leave {word} out")
+        raise UserError(f"{word} only works with --bound policy or bracket; add --bound policy, or leave {word} out")
     given = with_parts(given)
     other = other_text(text)
     from atat_zoo.evaluation.held_out_text import text_of
@@ -97,7 +97,7 @@ def evaluate(
 
 
 def policy_lines(policy: PolicyValue) -> list[str]:
-    """Return the policy bound of a sampler as readable lines."""
+    """Return lines that state the sampler, its policy bound with errors, and its forward passes per text."""
     exact = policy.quantity != quantity_names.POLICY_BOUND
     how = "exact, as the order is deterministic" if exact else f"{number(policy.orders, 'order')}, seed {policy.seed}"
     by = policy.sampler["use"] + (f" ({of_sampler})" if (of_sampler := settings(policy.sampler)) else "")
@@ -114,13 +114,13 @@ def policy_lines(policy: PolicyValue) -> list[str]:
         numbers.append(("  lower limit", f"{lower} nats per token, {bracket.value:.1f}"))
         numbers.append(("  effective orders", f"{bracket.effective_orders:.1f} of {policy.orders}"))
     elif policy.orders > 1 and policy.orders % 2 == 0:
-        why = "it is negative, or closer to the bound than its standard error; increase --orders or --sequences"
-        numbers.append(("  lower limit", f"unknown: {why}"))
+        why = "the estimate is negative, or its distance to the bound is smaller than that distance's standard error"
+        numbers.append(("  lower limit", f"too uncertain: {why}; increase --orders or --sequences"))
     return [f"sampler {by}, guidance {policy.guidance['use']}, on the same text: {how}", *aligned(numbers)]
 
 
 def lines(evaluation: Evaluation, limit: int = 0) -> list[str]:
-    """Return an evaluation of at most `limit` sequences (0: all) as readable lines."""
+    """Return an evaluation as lines to print; `limit` is the requested maximum number of sequences (0: all)."""
     some = evaluation.split == "all" and evaluation.sequences == limit
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split
     where = evaluation.corpus if some else where
@@ -190,7 +190,7 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
 @click.command()
 @options("run", "step", "split", "sequences", "mask_samples", "sequences_at_once", "mask_seed")
 @click.option(
-    "--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Number of token groups, by frequency."
+    "--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Number of token groups by frequency."
 )
 @click.option(
     *("--figures", "--with", "--sampler", "--out"),

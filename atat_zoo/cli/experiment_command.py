@@ -14,7 +14,7 @@ from atat_zoo.system.machine import lacking
 @click.argument("experiment")
 @options("overrides")
 def check(experiment: str, overrides: tuple[str, ...]) -> None:
-    """Report every mistake in EXPERIMENT, and all missing files and packages."""
+    """Report every mistake in EXPERIMENT, and missing files and packages."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
     click.echo(f"{loaded.name} is valid and uses {parts}")
@@ -23,7 +23,7 @@ def check(experiment: str, overrides: tuple[str, ...]) -> None:
 
 
 def missing(experiment: Experiment) -> list[str]:
-    """Return a sentence for each missing package, and for each file that the corpus, the tokenizer or a task lacks."""
+    """Return a sentence for each missing package, and for each corpus, tokenizer or task whose files are missing."""
     # A corpus is checked by its stamp, because its fingerprint may require hashing many files.
     looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
     sentences = []

@@ -80,7 +80,7 @@ def judge(
 
 
 def judge_of(text: str, run: Path) -> Any:
-    """Return the judge model for a value of `--judge`: a run folder, `hf:NAME`, or a table; refuse `run` itself."""
+    """Return the judge for a run folder, `hf:NAME` or a table; raise a `UserError` for `run` or a missing folder."""
     if text.startswith("{"):
         judge = named("judge", text)
     elif text.startswith(HUB):

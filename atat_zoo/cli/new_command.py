@@ -62,17 +62,17 @@ for _kind in KINDS:
 
 
 def templates() -> Path:
-    """Return the folder of templates: inside the package in a wheel, and among the plugins in a checkout."""
+    """Return the folder with the templates of plugins: in the package if installed, or plugins/new in a checkout."""
     inside = PACKAGE / "new"
     return inside if inside.is_dir() else PACKAGE.parent / "plugins" / "new"
 
 
 def write_package(kind: str, name: str, folder: Path) -> Path:
-    """Write an installable package with an example component, and return its folder; refuse a name that is taken."""
+    """Write a package into `folder`, and return its path; raise a `UserError` for an invalid or taken name."""
     part = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", part) or len(part) > _LONGEST:
         raise UserError(
-            f"{name!r} is not a component name; use at most {_LONGEST} characters: a to z, digits, - or _ in between"
+            f"{name!r} is not a component name; use lowercase words joined by - or _, in at most {_LONGEST} characters"
         )
     zoo = Zoo.load()
     if part in zoo.names(kind):
@@ -130,7 +130,7 @@ def _using(experiment: str, tables: dict[str, Any]) -> str:
 @_IN
 @click.option("--like", default="base/sotu", show_default=True, help="Experiment to start from.")
 def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: str, **chosen: str | None) -> None:
-    """Write NAME.toml with every parameter and its meaning. Without NAME, the command prompts for the main choices.
+    """Write NAME.toml with every parameter and its meaning. Without NAME, prompt for it and the main components.
 
     KEY=VALUE sets a parameter, as in train.steps=200.
     """

@@ -35,7 +35,7 @@ PACKAGES = {
 
 
 def offers() -> dict[str, list[tuple[str, EntryPoint]]]:
-    """Return a dict from command name to the installed packages that offer the command, with their entry points."""
+    """Return a dict from command name to a (package, entry point) pair for each package that offers the command."""
     found: dict[str, list[tuple[str, EntryPoint]]] = {}
     for distribution, point in entry_points(GROUP):
         if not isinstance(point, Exception):
@@ -44,7 +44,7 @@ def offers() -> dict[str, list[tuple[str, EntryPoint]]]:
 
 
 def sections(core: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return a dict from package to its command names, each with its help or the reason why it is unavailable."""
+    """Return a dict from package to (command, help) pairs; the help says if another package or `core` has it."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, offered in sorted(offers().items()):
         for owner, point in offered:
@@ -55,7 +55,7 @@ def sections(core: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
 
 
 def command(name: str, core: Sequence[str]) -> click.Command:
-    """Return a package's command; raise a `UsageError` if unknown, or a `UserError` if missing or broken."""
+    """Import and return a package's command; raise a `UsageError` if unknown, or a `UserError` if missing or broken."""
     found = offers()
     if name not in found and name in PACKAGES:
         raise UserError(f"atat {name} comes with {PACKAGES[name]}: {install_command(PACKAGES[name])}")

@@ -22,7 +22,7 @@ _EVERY = 2.0  # seconds after which `atat watch` checks the files again
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN... | STUDY")
-@output("--out", help="HTML file to write (default: report.html; for a single run, in its run folder).")
+@output("--out", help="HTML file to write (default: report.html, in the folder of a single run or study).")
 @output("--figures", help="Folder for the charts as SVG, PNG and CSV files.")
 @click.option("--compute", is_flag=True, help="Compute missing evaluations and save them in the run folder.")
 @click.option("--frontier", is_flag=True, help="With --compute: evaluate the samplers too (slow).")

@@ -1,4 +1,4 @@
-"""The first sequences of shards as text, for `atat data show`."""
+"""Convert the first training sequences of shards to text, for `atat data show`."""
 
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
 
 
 def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[str, Any]]:
-    """Return the ids and text of the first `number` training sequences in a folder; padding is −1 and `<pad>`.
+    """Return `ids` and `text` of the first `number` training sequences in a folder of shards; padding: −1 and `<pad>`.
 
     In dialogues, « and » enclose the tokens that the loss includes.
     """

@@ -44,9 +44,9 @@ _ORDERS: dict[str, Callable[[ListedRun], Any]] = {
 def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_json: bool) -> None:
     """List the runs in FOLDER (default: runs), including those of studies.
 
-    State: training (a process holds the run's lock), finished (the run has a final model), imported (by `atat import`)
-    or stopped. Bound: the last one recorded, with its standard error over sequences. Age: the time since the last log
-    entry.
+    State: training (a process holds the run's lock), finished (the run has a final model), imported (by `atat import`),
+    damaged (its files cannot be read) or stopped. Bound: the last one recorded, with its standard error over sequences.
+    Age: the time since the last log entry.
     """
     if not folder.is_dir():
         raise UserError(f"{clip(folder)} is not a folder; pass a folder of runs")

@@ -68,8 +68,8 @@ def sample(
     compile: bool,
     as_json: bool,
 ) -> None:
-    """Generate text with RUN. `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the guidance, such as
-    `sampler.token_sampling.temperature=0.5`.
+    """Generate text with RUN. `sampler.KEY=VALUE`, such as `sampler.token_sampling.temperature=0.5`, changes the
+    sampler, and `guidance.use=…` the guidance.
 
     The first line of the --trace file contains the initial tokens of every text. Each further line is a decoding step:
     the texts and positions that were filled, with their tokens, or those that were masked again.
@@ -139,7 +139,7 @@ def _header(run: Path, experiment: Experiment, step: int | str | None, seed: int
 
 
 def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: int) -> Text:
-    """Return the first `height` texts, in which masks are dimmed, for the terminal."""
+    """Return a rich `Text` of the first `height` rows of token ids, in which each mask is a dimmed `HIDDEN`."""
     from rich.text import Text
 
     text = Text()
@@ -183,7 +183,7 @@ def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console)
 
 @contextmanager
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield an observer that writes decoding steps as JSON lines after a header; an error leaves `path` unchanged."""
+    """Yield an observer that writes decoding steps as JSON lines after `header`; on an error, `path` is unchanged."""
     if path.is_dir():
         raise UserError(f"--trace {path} is a folder; pass a file")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
@@ -214,9 +214,9 @@ def infill(
 ) -> None:
     """Fill the gaps of TEXT with RUN, as in "The [MASK:3] of the [MASK]".
 
-    A gap is [MASK] for one token, [MASK:3] for three, or [MASK:2-5] for two to five; the model then chooses the length
-    that best fits the text after the gap. The text outside the gaps does not change. `sampler.KEY=VALUE` and
-    `guidance.use=…` change the sampler and the guidance.
+    A gap is [MASK] for one token, [MASK:3] for three, or [MASK:2-5] for two to five; the length is then sampled in
+    proportion to the likelihood of the text after the gap. The text outside the gaps does not change.
+    `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the guidance.
     """
     # Every mistake is reported before torch is imported.
     if path is None and not words:
@@ -242,7 +242,7 @@ def infill(
 
 
 def table_of(texts: Sequence[str], infilling: Infilling) -> dict[str, Any]:
-    """Return the fills, with their NFE and speed, as a JSON object."""
+    """Return a JSON object with the fills of each text, the probabilities of gap lengths, the NFE and the speed."""
     written = sum(sum(filled.lengths) for fills in infilling.filled for filled in fills)
     rows = [
         {

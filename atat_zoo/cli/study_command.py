@@ -24,7 +24,7 @@ _WRITE = "Also write the tables to this Markdown file, with the JSON and the NLL
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
 @count("--jobs", 1, "Runs to train at once (default: 1). Each run uses one GPU; with fewer GPUs, runs share them.")
-@click.option("--dry-run", is_flag=True, help="List the runs with their remaining steps and the estimated time.")
+@click.option("--dry-run", is_flag=True, help="List the runs with their steps so far and the estimated time left.")
 @output("--write", "page", help=_WRITE)
 @click.option("--test-again", is_flag=True, help="Evaluate the test split again.")
 @click.option("--cluster", is_flag=True, help=_CLUSTER)

@@ -116,7 +116,7 @@ def train(
 
 
 def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json: bool) -> int:
-    """Print the estimated cost of a training run, and return the exit code."""
+    """Print the estimated time, cost, memory and disk space of a training run, and return exit code 0."""
     train = experiment.train
     if as_json:
         print_json({"experiment": experiment.name, **attrs.asdict(of), "cpu": on_cpu and attrs.asdict(on_cpu)})
@@ -140,8 +140,8 @@ def show_cost(experiment: Experiment, of: Cost, on_cpu: CPUCost | None, as_json:
         f"  memory  {memory[first]:,.1f} GB per GPU {first} ({memory[other]:,.1f} GB {other}), with "
         f"micro-batches of {number(of.rows, 'sequence')}"
     )
-    kept = f"train.keep_checkpoints = {train.keep_checkpoints}"
-    click.echo(f"  disk    {of.checkpoint / 1e9:,.1f} GB per checkpoint, of which {kept} are kept")
+    kept = f"the {train.keep_checkpoints} newest are kept (train.keep_checkpoints)"
+    click.echo(f"  disk    {of.checkpoint / 1e9:,.1f} GB per checkpoint; {kept}")
     if not of.fits:
         more = "pass more --gpus, or a larger --gpu"
         more = more if train.sharding == "full" else f'set train.sharding = "full" and {more}'
@@ -168,7 +168,7 @@ def _time(seconds: float) -> str:
 
 
 def finish(result: Result, as_json: bool) -> int:
-    """Generate samples.txt with the final model, print the results of training, and return the exit code."""
+    """Write samples.txt, print the results of training, and return 0; if training stopped, return 128 + signal."""
     path = result.folder.path
     if not result.finished:
         click.echo(f"stopped after step {result.step}; resume with: atat train --resume {path}")
@@ -215,7 +215,7 @@ def samples_of(model: Model, run: Path, number: int) -> list[str]:
 
 
 def wait_passively() -> None:
-    """Make torch's threads sleep while they wait."""
+    """Make torch's threads sleep while they wait, if called before torch is imported."""
     # Busy-waiting threads starve each other on a shared CPU: with one other busy process, a step takes several times as
     # long. torch reads this variable when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

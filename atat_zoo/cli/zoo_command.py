@@ -106,8 +106,8 @@ def manifest_(write: bool) -> None:
 def check(distribution: str | None) -> None:
     """Import every component and plugin, and report the broken ones.
 
-    With DISTRIBUTION, a name from `atat zoo plugins`, run the conformance tests on each of its components and print one
-    sentence per failure. `atat-zoo` tests the built-in components, which takes minutes.
+    With DISTRIBUTION, a name from `atat zoo plugins`, run the conformance tests on each of its components and print
+    the first failure of each. `atat-zoo` tests the built-in components, which takes minutes.
     """
     menu = Zoo.load()
     broken = [
@@ -130,7 +130,7 @@ def check(distribution: str | None) -> None:
     if broken:
         raise UserError("\n".join(broken))
     number, name = len(components), Path(registry_file.shipped()).name
-    click.echo(f"{number} components of {len(KINDS)} kinds are valid ({name})")
+    click.echo(f"{number} components of {len(KINDS)} kinds agree with {name}")
 
 
 def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:

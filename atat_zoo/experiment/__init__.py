@@ -1,6 +1,6 @@
 """Experiments, which `load` reads from TOML and validates without importing torch.
 
-The subpackage `runs` contains the run folders.
+The subpackage `runs` reads and writes run folders.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Find settings without effect: components that use a uniform importance, and targets that no estimator learns."""
+"""Find settings without effect: uses of importance equal for all tokens, and targets that no estimator learns."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _BY_IMPORTANCE = ("objective", "position_sets", "masking", "curriculum")
 
 
 def is_trained(experiment: Experiment) -> bool:
-    """Return whether an estimator that can learn is trained in this experiment, or may be trained in `init_from`."""
+    """Return whether the estimator has a loss in this experiment, or may have had one in the run of `init_from`."""
     return experiment.parts["objective"].importance_loss_weight > 0 or experiment.init_from is not None
 
 
 def weighs_tokens(experiment: Experiment) -> bool:
-    """Return whether an experiment uses importance that differs between tokens."""
+    """Return whether an experiment uses an estimator whose importance can differ between tokens."""
     uses = "estimator" in experiment.parts["objective"].uses
     return uses and bool(experiment.parts["estimator"].tells_apart(is_trained(experiment)))
 
 
 def learns_importance(experiment: Experiment) -> bool:
-    """Return whether an experiment trains an estimator whose importance differs between tokens."""
+    """Return whether an experiment uses a trainable estimator whose importance can differ between tokens."""
     return weighs_tokens(experiment) and bool(experiment.parts["estimator"].learns)
 
 
 def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
-    """Yield a problem for each component that uses a uniform importance, and for a target that no estimator learns."""
+    """Yield a problem for each use of importance that is equal for all tokens, and for a target that nothing learns."""
     objective, estimator = experiment.parts["objective"], experiment.parts["estimator"]
     if "estimator" not in objective.uses:
         return
@@ -82,7 +82,7 @@ def _others(zoo: Zoo, objective: Any, fits: Callable[[Any], bool] = lambda other
 
 
 def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:
-    """Raise a `UserError` if a run has no importance estimator, or one with a uniform importance unless `constant`."""
+    """Raise a `UserError` if a run has no estimator or, unless `constant`, one with equal importance for all tokens."""
     objective = experiment.parts["objective"]
     if "estimator" not in objective.uses:
         problem = f"was trained with the objective {objective.name!r}, which uses no importance estimator"

@@ -92,7 +92,7 @@ def find(name: str) -> list[Path]:
 
 
 def overview() -> str:
-    """Return the names of the shipped experiments, with the sizes and the variants that can be combined."""
+    """Return a text that lists the shipped experiments, and the sizes and variants that can be combined."""
     folders = {path.parent.name for root in _roots() for path in root.glob("*/*.toml")} - {
         SIZES,
         CORPORA,
@@ -109,7 +109,7 @@ def overview() -> str:
 def load(
     name: str, overrides: Iterable[str] = (), zoo: Zoo | None = None, overrides_from: str = "on the command line"
 ) -> Experiment:
-    """Read, merge and validate an experiment, or raise a `UserError` with one line per problem.
+    """Return a validated experiment from a file, or raise a `UserError` with one line per problem.
 
     Args:
         name: a path, or the name of an experiment that ships with the zoo.
@@ -156,7 +156,7 @@ def _name(path: Path) -> str:
 
 
 def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_unused: bool = False) -> Experiment:
-    """Return the experiment for a table from `Experiment.to_table` with `key.path=value` overrides applied.
+    """Apply `key.path=value` overrides to a table from `Experiment.to_table` in place, and return its experiment.
 
     With `drop_unused`, an override of the objective removes the tables that the new objective does not use.
     """
@@ -169,7 +169,7 @@ def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_u
 
 
 def from_run(run: Path) -> Experiment:
-    """Return the experiment that a run folder records."""
+    """Return the experiment that a run folder records, or raise a `UserError` if it is missing or invalid."""
     folder = RunFolder(run)
     return from_table(folder.table(), where=str(folder.resolved))
 
@@ -191,7 +191,7 @@ def from_table(
         if key == "extends":
             refuse(key, "only works in an experiment file; set it there, or write a file that extends this one")
         elif now := old_names.KINDS.get(key):
-            refuse(key, f"is now {now}")
+            refuse(key, f"was renamed to {now}")
         elif key in KINDS and key not in known:
             refuse(key, "is not a table in an experiment; set it as a parameter of the component that uses it")
         elif key not in known:
@@ -343,7 +343,7 @@ def _joined(
 
 
 def read_toml(path: Path) -> Table:
-    """Return the table of a TOML file; raise a `FileNotFoundError` or a `UserError` if it cannot be read."""
+    """Return the table of a TOML file; raise `FileNotFoundError` if missing, `UserError` if unreadable or invalid."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # reading a pipe might block forever
             raise UserError(f"{clip(path)}: cannot be read: it is a device or a pipe; pass a TOML file")
@@ -391,7 +391,7 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = T
 def overrides_as_table(
     overrides: Iterable[str], origins: Origins | None = None, named: str = "on the command line"
 ) -> Table:
-    """Return `key.path=value` strings as one table, and record in `origins` which string sets each key."""
+    """Return `key.path=value` strings as a table, and add their keys to `origins`; an invalid one is a `UserError`."""
     over: Table = {}
     origins = {} if origins is None else origins
     for text in overrides:

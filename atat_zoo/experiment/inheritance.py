@@ -1,7 +1,7 @@
-"""Experiments that continue from a run, by `init_from` or by the tokenizer `run`.
+"""Inherit from a run: its weights, tokenizer and backbone by `init_from`, or its tokenizer by the tokenizer `run`.
 
-Does not import torch. A run's weights need the run's tokenizer and backbone, so an experiment with `init_from` inherits
-both and can only change the keys that the backbone calls `adjustable`.
+Does not import torch. A run's weights need the run's tokenizer and backbone, so an experiment with `init_from` can only
+change the keys in the backbone's `adjustable`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Refused(UserError):
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """A finished run from which a new training run starts."""
+    """A finished run whose weights or tokenizer an experiment uses."""
 
     path: str  # the run's folder, as the experiment writes it
     folder: RunFolder
@@ -66,12 +66,12 @@ class Source:
 
     @property
     def tokenizer(self) -> Table:
-        """The table with which a different experiment uses this run's tokenizer."""
+        """The `[tokenizer]` table with which an experiment uses this run's tokenizer."""
         return {"use": "run", "path": self.path, "sha256": self.sha256, "like": self.like}
 
 
 def base_of(table: Table) -> tuple[Table, Source | None]:
-    """Return the table to merge an experiment's table into, and the run in `init_from` or None; may raise `Refused`."""
+    """Return what an experiment's table inherits, and the run in `init_from` or None; may raise `Refused`."""
     tokenizer = table.get("tokenizer")
     tokenizer = tokenizer if isinstance(tokenizer, dict) else {"use": tokenizer}
     by_run = tokenizer.get("use") == "run"
@@ -112,7 +112,7 @@ def adopt(experiment: Experiment, source: Source, zoo: Zoo) -> tuple[Experiment,
 
 
 def incompatibilities(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]:
-    """Return a problem for each setting that does not match the run from which an experiment continues."""
+    """Return a problem for each parameter of the tokenizer or backbone that the run's weights do not allow."""
     tokenizer = experiment.parts["tokenizer"]
     table = {**source.tokenizer, "path": getattr(tokenizer, "path", source.path)}
     return _differences("tokenizer", tokenizer, table, source, zoo) + _backbone(experiment, source, zoo)

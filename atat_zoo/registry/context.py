@@ -23,7 +23,7 @@ class Context:
         width: D, the width of the backbone's token embedding; 0 before the backbone is built.
         width_read: the number of values that the importance estimator reads per token: D, and those of the n-gram
             prior, if it reads them; 0 before the backbone is built.
-        batch_size: B, the number of sequences in a training step; set by `assemble`, and not saved.
+        batch_size: B, the number of sequences in a training step; set by `objectives.assemble`, and not saved.
         counts: the number of occurrences of each token in the training shards, int64 [V], or None.
         ngram_prior: a function that returns the `NGramPrior` of the training shards, which may take a minute; None
             without shards, for example for a saved model.

@@ -23,7 +23,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class Kind(NamedTuple):
-    """A kind of component."""
+    """A kind of component: its name, summary, module, and the component that an experiment uses by default."""
 
     name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str

@@ -41,7 +41,7 @@ class Plugin:
 
 
 def hook_entries(module: object, distribution: str) -> tuple[registry_file.Entry, ...]:
-    """Return the registry entries for the classes that the hooks of a module return."""
+    """Return the registry entries for the classes that the hooks of a module return; raise for an unknown hook."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs.Hooks)
     manager.register(module)
@@ -81,7 +81,7 @@ def entry_points(group: str) -> Iterator[tuple[Distribution, EntryPoint | Except
 
 
 def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
-    """Yield every installed plugin, loaded separately unless disabled; raise a `UserError` only if `STRICT` is set."""
+    """Yield every installed plugin, loaded unless disabled; a broken one raises a `UserError` if ATAT_ZOO_STRICT=1."""
     allowed = os.environ.get(ALLOWED)
     chosen = None if allowed is None else {name.strip() for name in allowed.split(",")}
     for distribution, point in entry_points(hookspecs.PROJECT):
@@ -165,7 +165,7 @@ def unless_taken(plugin: Plugin, owners: Mapping[tuple[str, str], list[str]]) ->
 
 
 def broken(plugin: Plugin, error: BaseException) -> Plugin:
-    """Return the plugin without components and with the error on one line, or raise the error if `STRICT` is set."""
+    """Return the plugin without components, with the error on one line; raise a `UserError` if ATAT_ZOO_STRICT=1."""
     text = " ".join(f"{'' if isinstance(error, UserError) else f'{type(error).__name__}: '}{error}".split())
     if os.environ.get(STRICT) == "1":
         raise UserError(

@@ -1,4 +1,4 @@
-"""Read and write `registry.toml`, which describes all components, so that listing them does not import them."""
+"""Read and write `registry.toml`, which describes a package's components, so that listing them imports none."""
 
 import pkgutil
 import re
@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\
 # The registry of atat_zoo, which lists every built-in component by kind.
 # `atat zoo manifest --write` regenerates it from the code, except
-# [plugins] and [alias], which are edited by hand. A test compares both.
+# [plugins] and [alias], which are edited by hand. A test compares the file with the code.
 """
 
 
@@ -36,7 +36,7 @@ class Entry:
     distribution: str = "atat-zoo"
 
     def load(self) -> type:
-        """Import and return the component's class, with the defaults of its kind added."""
+        """Import and return the component's class, to which the defaults of its kind's interface are added."""
         module, _, name = self.path.partition(":")
         cls = getattr(import_module(module), name)
         if not isinstance(cls, type):
@@ -106,7 +106,7 @@ def _typed(value: Any, tp: Any, where: str) -> Any:
 
 
 def components_of(kind: str) -> list[type]:
-    """Return the built-in components of a kind, by module and then in source order."""
+    """Import and return the built-in component classes of a kind, by module and then in source order."""
     parts: list[type] = []
     package = KINDS[kind].module
     spec = find_spec(package)

@@ -69,7 +69,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def complete(cls: Any, contract: type) -> None:
-    """Add the defaults of a kind's interface to a component, which need not inherit from the interface."""
+    """Set on a component class, in place, the defaults of its kind's interface for the attributes that it lacks."""
     for name, default in vars(contract).items():
         if not name.startswith("_") and not hasattr(cls, name) and not _says_nothing(default):
             setattr(cls, name, default)
@@ -102,7 +102,7 @@ def network_of(spec: Any, context: Context, *given: Any) -> Any:
 
 
 def problems_of(part: Any, experiment: Any) -> Iterator[Problem]:
-    """Yield the problems that a component's `check` finds in an experiment; a plugin's `check` may yield strings."""
+    """Yield the problems that a component's `check` finds in an experiment; strings from it become problems."""
     for problem in part.check(experiment):
         yield problem if isinstance(problem, Problem) else Problem("", str(problem))
 
@@ -151,7 +151,7 @@ def _out_of_bounds(value: Any, bounds: Mapping[str, float]) -> str:
 
 
 class Field(typing.NamedTuple):
-    """One parameter of a component."""
+    """A parameter as a component declares it: name, type, default, help, bounds, and the kind of a component."""
 
     name: str
     type: Any  # the resolved type, or None for a component
@@ -219,7 +219,7 @@ class Mismatch(Exception):
 
 
 def convert(value: Any, tp: Any) -> Any:
-    """Return `value` as type `tp`, or raise `Mismatch`; only an integer becomes a float, and a list a tuple."""
+    """Return `value` as type `tp`, or raise `Mismatch`; conversions are only from int to float, and list to tuple."""
     if tp is Any:
         return value
     origin, args = typing.get_origin(tp), typing.get_args(tp)
@@ -276,14 +276,14 @@ def _show(value: Any) -> str:
 
 
 class PartProvider(Protocol):
-    """The zoo's interface for tables that contain components."""
+    """The interface of `Zoo` that `structure` uses to build the components in a table."""
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
-        """Return the component for a name or a table `{use = …}`, or None, and the problems."""
+        """Return the component for a name or a table `{use = …}`, or None if it has problems, and the problems."""
 
 
 def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:
-    """Return an instance of `cls` from a TOML table without `use`, or None, and the problems.
+    """Return an instance of `cls` from a TOML table without `use`, or None if it has problems, and the problems.
 
     `path` is the key path of the table for messages, such as `masking` or `sampler.order`, and is empty for a whole
     file. The zoo provides the nested components.
@@ -302,7 +302,7 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider)
         # A class without a component name may have a parameter called `name`.
         owner = path if "name" in fields else getattr(cls, "name", path)
         if field is None and (now := old_names.KEYS.get(owner, {}).get(key)) in fields:
-            refuse(key, f"is now {within}{now}")
+            refuse(key, f"was renamed to {within}{now}")
         elif field is None:
             close, takes = nearest(key, list(fields)), ", ".join(fields) or "none"
             if nested := _nested(key, fields.values(), table, zoo):
@@ -357,7 +357,7 @@ def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[An
 
 
 def evolve(spec: _T, **changes: Any) -> _T:
-    """Return a component with some of its parameters changed."""
+    """Return a copy of a component with some of its parameters changed."""
     own: Any = spec  # which type checkers do not know to be an attrs instance
     return attrs.evolve(own, **changes)
 

@@ -101,7 +101,7 @@ class Zoo:
             ) from error
 
     def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
-        """Return the component for a name or a table `{use = …}`, or None, and the problems."""
+        """Return the component for a name or a table `{use = …}`, or None if it has problems, and the problems."""
         if isinstance(value, str):
             value = {"use": value}
         if attrs.has(type(value)):
@@ -133,7 +133,7 @@ class Zoo:
         return self.spec(kind, value).build(context)
 
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-        """Return the distributions of the plugins that provide these (kind, component) pairs or components in them."""
+        """Return the sorted distributions of the plugins with these (kind, component) pairs or components in them."""
         foreign = {(e.kind, e.name): e.distribution for plugin in self.plugins for e in plugin.entries}
         used = {
             (kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.components_in(top[1]))

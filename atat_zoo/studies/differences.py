@@ -1,4 +1,4 @@
-"""Confidence intervals of a study's values, differences and grid points, from `of_seeds_and_sequences`.
+"""Compute confidence intervals, over seeds and sequences, of a study's values, differences and grid points.
 
 Recorded results contain None for numbers that are not finite. Imports no torch.
 """
@@ -27,43 +27,42 @@ FROM_MARGINS = (
 
 
 def difference(each: Sequence[Interval], sequences: Interval) -> Table:
-    """Return the table of a difference: per seed, and its mean with intervals over sequences and over both."""
+    """Return the table of a difference, given its interval for each seed, and the interval of its mean over sequences.
+
+    In the table, `both` is the interval of the mean over seeds and sequences, or None as in `over_both`. `not_worse`
+    says whether its upper end is at most `NOT_WORSE` percent.
+    """
     both = of_seeds_and_sequences([one.value for one in each], sequences)
     found = {"both": both and both.to_table(), "not_worse": both and percent(both.high) <= NOT_WORSE}
     return {"each": [one.to_table() for one in each], "sequences": sequences.to_table()} | found
 
 
 def shown(table: Table) -> Table:
-    """Return the interval that tables show: over seeds and sequences.
-
-    The interval is over sequences only if there is one seed, or if all seeds have the same value.
-    """
+    """Return the interval of a difference to show: over seeds and sequences or, without it, over sequences only."""
     return table["both"] or table["sequences"]
 
 
 def mark(table: Table) -> str:
-    """Return the remark that follows an interval over sequences only."""
+    """Return why an interval is over sequences only, such as " (one seed)", or an empty string if it is not."""
     if table["both"] or not table["each"]:
         return ""
     return " (one seed)" if len(table["each"]) == 1 else " (all seeds equal)"
 
 
 def over_sequences(values: Sequence[float], errors: Sequence[float]) -> Interval:
-    """Return the mean over seeds with its interval over sequences, computed from the standard error of each seed.
-
-    All seeds share the sequences, so the standard error of the mean is at most the mean of their standard errors.
-    """
+    """Return the mean over seeds with its interval over sequences, from the standard error of each seed."""
+    # All seeds share the sequences, so the standard error of the mean is at most the mean of their standard errors.
     mean, half = statistics.fmean(values), NormalDist().inv_cdf((1 + LEVEL) / 2) * statistics.fmean(errors)
     return Interval(value=mean, low=mean - half, high=mean + half)
 
 
 def over_both(values: Sequence[float], errors: Sequence[float]) -> Interval | None:
-    """Return the mean over seeds with its interval over seeds and sequences."""
+    """Return the mean over seeds with its interval over seeds and sequences, or None if all seeds have one value."""
     return of_seeds_and_sequences(values, over_sequences(values, errors))
 
 
 def of_bound(arm: Table) -> Table:
-    """Return the bound of an arm, which is the exponential of its mean nats per token, with its interval."""
+    """Return an arm's bound, the exponential of its mean nats per token, with its interval; None where not finite."""
     runs = [run["bounds"][run["bound"]] for run in arm["runs"]]
     if any(run["value"] is None for run in runs):
         ends = dict.fromkeys(("value", "low", "high"))
@@ -75,7 +74,7 @@ def of_bound(arm: Table) -> Table:
 
 
 def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
-    """Return the grids with their points' bounds and differences, from a part's tables of arms and comparisons."""
+    """Return a table per grid with each point's bound and difference, from what `study_results.tables` returns."""
     compared = {(each["arm"], each["against"]): each for each in part["comparisons"]}
 
     def difference_of(arm: str, other: str) -> Table | None:
@@ -98,5 +97,5 @@ def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
 
 
 def alone(trained_with: Sequence[Table]) -> bool:
-    """Return whether a training run had the machine to itself according to the record; its time is shown only then."""
+    """Return whether all records of a run in `processes.ran_with` say that it had the machine to itself."""
     return bool(trained_with) and all(how.get("alone") for how in trained_with)

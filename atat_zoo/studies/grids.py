@@ -15,7 +15,7 @@ from atat_zoo.system.errors import UserError, clip, nearest
 
 
 def tables_of_grids(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the table of each grid, from [grid] or [[grid]]."""
+    """Yield the key path and the table, with dotted axes, of each grid from [grid] or [[grid]]."""
     for number, table in enumerate(value if isinstance(value, list) else [value]):
         where = f"grid[{number}]" if isinstance(value, list) else "grid"
         if isinstance(table, dict) and isinstance(table.get("axes"), dict):

@@ -1,4 +1,4 @@
-"""The results in a study's study.json as tables and as a Markdown page. Imports no torch."""
+"""Convert the results in a study's study.json to tables and to a Markdown page. Imports no torch."""
 
 import json
 import statistics
@@ -68,7 +68,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def not_worse(report: Report) -> str:
-    """Return the explanations of the column *not worse* and of the costs."""
+    """Return sentences that explain the column *not worse* and the costs."""
     costs = (
         "Costs are medians over seeds. Seconds include only optimizer steps, and are left out for training runs that "
         "shared the machine."
@@ -121,7 +121,7 @@ def factorisations(report: Report) -> Iterator[str]:
 
 
 def tables(part: Report) -> Iterator[Table]:
-    """Yield the non-empty tables of the arms on the claim half or the test split."""
+    """Yield the non-empty tables of a report or its test split: arms, differences, metrics and step multipliers."""
     columns = ["arm", "factorisation", f"{PERPLEXITY}, geometric mean", f"{PERPLEXITY} by seed", "n-gram model"]
     columns += ["training steps", "tokens", "seconds", "seconds per step", "peak memory", "parameters"]
     yield Table(title="Arms", columns=columns, rows=[[name, *_arm(arm)] for name, arm in part["arms"].items()])
@@ -236,12 +236,12 @@ def grid_table(grid: Report) -> Table:
 
 
 def labels(values: Sequence[Any]) -> list[str]:
-    """Return the values of a grid point as text."""
+    """Return each value of a grid point as text, or `NONE` for a key that is not set."""
     return [NONE if value is None else in_word(value) for value in values]
 
 
 def point_difference(point: Report) -> str:
-    """Return the difference of a grid point as text."""
+    """Return the difference of a grid point as text, or why the point cannot be compared."""
     if (found := point["difference"]) is None:
         return NONE
     return found["problem"] if "problem" in found else change(found)

@@ -31,7 +31,7 @@ _BESIDE = 0.1  # share of a core that other processes may use in a run that is r
 
 
 def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start `atat` with these arguments in its own process group, so that it gets Ctrl-C only from this process."""
+    """Start `atat WORDS`, which writes to `log` and does not get the terminal's Ctrl-C, and return the process."""
     with log.open("wb") as file:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "atat_zoo", *words],  # -P: import nothing from the working directory
@@ -58,7 +58,7 @@ def gpus() -> list[str]:
 
 
 def spent_by_others() -> float | None:
-    """Return the CPU time of the machine, except this process's ended children, in seconds; None if unknown."""
+    """Return the machine's CPU seconds since boot, except those of this process's ended children; None if unknown."""
     try:
         # Not `parsing.read`, which reads as many bytes as the file has: files in /proc have a size of 0.
         ticks = [int(word) for word in Path("/proc/stat").read_bytes().split(b"\n", 1)[0].split()[1:9]]
@@ -118,7 +118,7 @@ def _hand_on(number: int, trainings: Sequence[_Training]) -> None:
 
 @attrs.define
 class LocalExecutor:
-    """An executor that trains up to `jobs` runs at a time here, each on one GPU; runs share GPUs if there are fewer."""
+    """Trains up to `jobs` runs at a time on this machine, each on the GPU with the fewest of them, or on the CPU."""
 
     folder: Path
     jobs: int
@@ -184,7 +184,7 @@ class LocalExecutor:
             others = spent_by_others()
             process = launch(["train", *words], log, env)
             where = f" on GPU {gpu}" if gpu else ""
-            self.say(f"{run.name}: {'resuming' if begun else 'training'}, {run.experiment.train.steps} steps{where}")
+            self.say(f"{run.name}: {'resuming' if begun else 'training'} to step {run.experiment.train.steps}{where}")
             return _Training(run, process, stack.pop_all(), log, time.monotonic(), others, gpu)
 
     def _ended(self, training: _Training, *, stopped: bool) -> str:
@@ -220,7 +220,7 @@ def _problem(code: int, log: Path) -> str:
 
 
 def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
-    """Return each run's distinct settings: parallel jobs, threads per job, and whether it had the machine to itself."""
+    """Return, by run, the distinct settings in a study's folder: `jobs` at a time, `threads` each, `alone` or not."""
     settings: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
         for text in parsing.read(folder / "trainings.jsonl").splitlines():
@@ -241,7 +241,7 @@ def elements(study: Study) -> list[StudyRun]:
     for key, there in (("[sweep]", study.sweep), ("match_seconds", study.matched)):
         if there:
             problem = (
-                f"{clip(study.file)}: {key} makes runs depend on the results of others, which a job array cannot do"
+                f"{clip(study.file)}: {key} makes runs depend on the results of others, but array jobs are independent"
             )
             raise UserError(f"{problem}; leave {key} out, or run the study on one machine with --jobs")
     return in_order({arm: study.arm_runs(arm, {}) for arm in study.arms})

@@ -1,4 +1,4 @@
-"""Evaluation of trained runs, once each, on a half of the validation split or on the test split.
+"""Evaluate trained runs, once each, on a half of the validation split or on the test split.
 
 The index of a sequence in its split decides its half, in every study. The nats of each sequence are saved in the run's
 evaluations/, with the SHA-256 of the weights and of the tokens.
@@ -160,7 +160,7 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     """Return a finished run's policy bounds and times for all samplers; saved ones are reused.
 
     The orders of a sequence depend only on the study's mask seed, so they are the same for all samplers and runs.
-    Bounds and times use float32 and the run's guidance. Times are saved separately, because they depend on the machine.
+    All use the run's guidance; bounds use float32. Times are saved separately, because they depend on the machine.
     """
     spec, held = study.samplers, study.held_out
     assert spec is not None
@@ -321,10 +321,10 @@ def spread(values: Tensor, n: int) -> Tensor:
 
 
 def tensor_of(values: Sequence[float | None], infinite: float = inf) -> Tensor:
-    """Return saved nats as float64; null becomes infinity, because JSON has no infinity."""
+    """Return saved nats as float64 [n]; None, saved for lack of an infinity in JSON, becomes `infinite`."""
     return torch.tensor([infinite if value is None else value for value in values], dtype=torch.float64)
 
 
 def file_of(run: StudyRun, what: str, **settings: Any) -> File:
-    """Return where `once` and `kept` find a measurement of a run's current weights."""
+    """Return the `File` with which `results.store` saves and finds a measurement of a run's current weights."""
     return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

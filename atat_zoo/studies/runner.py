@@ -1,4 +1,4 @@
-"""The execution of a study: the sweep, the arms, the arms with measured steps, and the comparison.
+"""Run a study: the sweep, the arms, the arms with measured numbers of steps, and the comparison.
 
 The plan lists all runs, and estimates the time of the remaining steps from the times that the study's runs recorded on
 this machine.
@@ -32,7 +32,7 @@ FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
 
 @attrs.define
 class StudyRunner:
-    """The runner of a study, with the state of the study so far."""
+    """Trains and evaluates the runs of a study, and holds what is known of them so far."""
 
     study: Study
     device: str = "cpu"
@@ -43,7 +43,7 @@ class StudyRunner:
     nats: list[dict[str, Any]] = attrs.field(factory=list)  # of each sequence, as `study_results.nats_of` yields them
 
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
-        """Train every unfinished run; if one fails, add it to `failed` and continue; see also `LocalExecutor.train`."""
+        """Train every unfinished run, and add the errors of failed runs to `failed`; raise `Stopped` after a signal."""
         study = self.study
         self.check(test_again=test_again)
         self.failed |= executor.train(study.sweep_runs())
@@ -54,7 +54,7 @@ class StudyRunner:
         self.failed |= executor.train(in_order({arm: self.runs.get(arm, []) for arm in study.matched}))
 
     def train_element(self, executor: LocalExecutor, number: int) -> None:
-        """Train one run of the study, given its index in the job array, which starts at 1."""
+        """Train run `number` of the job array, from 1; raise `UserError` if none, or `Stopped` after a signal."""
         self.check(test_again=True)  # the job after the array checks the record
         runs = elements(self.study)
         if number > len(runs):
@@ -62,7 +62,7 @@ class StudyRunner:
         self.failed |= executor.train([runs[number - 1]])
 
     def train_nothing(self) -> None:
-        """Use the runs without training them, and add unfinished runs to `failed`."""
+        """Load the study's state as `look` does, and add unfinished runs to `failed` instead of training them."""
         self.look()
         unfinished, logs = (run.name for run in in_order(self.runs) if not run.finished), self.study.folder / "logs"
         self.failed |= {name: f"is not finished ({logs / name}.txt)" for name in unfinished}
@@ -78,7 +78,7 @@ class StudyRunner:
             raise again_refused(record)  # training could only end in a second evaluation
 
     def look(self) -> None:
-        """Load the study's state; raise `UserError` if a task lacks files or a run is of a different experiment."""
+        """Load sweep points and runs; raise `UserError` if a task lacks files or a run has another experiment."""
         study = self.study
         require(study.held_out.tasks, study.run(study.baseline, study.seeds[study.baseline][0]).experiment)
         for run in study.sweep_runs():
@@ -88,7 +88,7 @@ class StudyRunner:
         self._add_arms(matched=True)
 
     def choose(self, *, measure: bool) -> None:
-        """Choose each arm's point of the sweep from its finished runs, evaluated on the selection half."""
+        """Choose each arm's sweep point on the selection half; without `measure`, from saved evaluations only."""
         sweep = self.study.sweep_runs()
         finished = [run for run in sweep if run.finished]
         if measure:
@@ -117,7 +117,7 @@ class StudyRunner:
                 run.check()
 
     def report(self, *, test_again: bool = False) -> dict[str, Any]:
-        """Evaluate the finished runs, write study.json and study.nats.jsonl, and return the report."""
+        """Evaluate finished runs, write study.json and its NLLs, and return the report; refuse a second test."""
         study, how, self.nats = self.study, ran_with(self.study.folder), []
         report: dict[str, Any] = {
             "study": study.name,
@@ -240,7 +240,7 @@ def again_refused(record: Path) -> UserError:
 
 @attrs.frozen(kw_only=True)
 class Planned:
-    """A run in the plan."""
+    """A run of a study with its progress and the estimated time of its remaining steps."""
 
     run: str  # name of the run, with ? while the point of the sweep or the number of steps is unknown
     state: str
@@ -250,7 +250,7 @@ class Planned:
 
 
 def plan(runner: StudyRunner) -> list[Planned]:
-    """Return the plan of a study's runs, in training order."""
+    """Return a `Planned` for each run of a study, in training order; the runner has called `look`."""
     study = runner.study
     runs = {run.name: run for run in [*study.sweep_runs(), *in_order(runner.runs)]}
     speeds: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Loading and validation of study files before any training run starts. Imports no torch."""
+"""Load study files and validate them before any training run starts. Imports no torch."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ from atat_zoo.system.errors import Problem, UserError, clip, nearest
 
 
 def load(file: Path) -> Study:
-    """Load a study, or raise `UserError` with all errors; `file` may be the name of a study that atat_zoo ships."""
+    """Return the validated study in a file, or shipped under this name; raise `UserError` with a line per error."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def load(file: Path) -> Study:
         known = [name.removeprefix("studies/") for name in experiments.names() if name.startswith("studies/")]
         if named in known and (ours := experiments.shipped(f"studies/{named}")):
             return load(ours)
-        remedy = f"pass a TOML file with [arms.NAME] (shipped: {', '.join(known)})"
+        remedy = f"pass a TOML file with [arms.NAME], or the name of a shipped study: {', '.join(known)}"
         raise UserError(f"study {clip(file)} does not exist; {remedy}{nearest(named, known)}") from None
     zoo = Zoo.load()
     name: Any = table.pop("name", file.stem)

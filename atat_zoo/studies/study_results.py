@@ -1,6 +1,6 @@
-"""The results of a study: its arms and the differences between them, per seed and over seeds.
+"""Compute the results of a study: its arms and the differences between them, per seed and over seeds.
 
-In the table of a difference, `sequences` is the bootstrap interval of the mean over seeds, over held-out sequences, and
+In the table of a difference, `sequences` is the bootstrap interval over held-out sequences of the mean over seeds, and
 `both` is the interval over seeds and sequences. They are computed from the nats per sequence, which `nats_of` yields.
 """
 
@@ -30,7 +30,7 @@ ByArm = dict[str, dict[int, Measured]]  # arm, seed
 
 
 def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
-    """Return the point of the sweep with the lowest nats per token, for each swept arm."""
+    """Return, per swept arm, its best point, whether that is the first or last one, and each point's nats per token."""
     assert study.sweep is not None
     points, chosen = list(study.sweep.points), {}
     for arm in study.swept:
@@ -45,7 +45,7 @@ def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, A
 
 
 def steps_in_the_time_of(study: Study, arm: str, runs: Mapping[str, Sequence[StudyRun]]) -> int | None:
-    """Return how many steps an arm trains in the time of `match_seconds` (medians over seeds); None without times."""
+    """Return how many steps an arm takes in the time of its `match_seconds`, by median times; None without times."""
 
     def times(name: str | None) -> list[tuple[float, int]]:
         pasts = [history(run.folder, run.experiment) for run in runs.get(name or "", ()) if run.finished]
@@ -126,7 +126,7 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured], how: Map
 
 
 def bounds_of(one: Measured, other: Measured) -> tuple[str, str]:
-    """Return the bounds to compare for two runs: the one that the first run's arm names, or else the other run's."""
+    """Return the bounds to compare: of `one`, its arm's `bound` or else `other.compared`; of `other`, `compared`."""
     return one.run.bound or other.compared, other.compared
 
 
@@ -143,7 +143,7 @@ def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
 
     Nats per token are interpolated in ln steps between at least three budgets of the baseline, for each common seed.
     The interval is computed for ln m over seeds and sequences. Outside the curve, m is a limit given by the end of the
-    curve; without a falling curve, or with non-finite numbers, the multiplier has the value None.
+    curve; without a falling curve, or with non-finite numbers, the table has None.
     """
     curve, found = study.at_budgets(study.baseline), []
     if len(curve) < 3:
@@ -330,5 +330,5 @@ def nats_of_samplers(written: Mapping[str, Sequence[Sequence[Written]]]) -> Iter
 
 
 def kept_nats(nats: torch.Tensor, count: torch.Tensor, **about: Any) -> dict[str, Any]:
-    """Return a line of NAME.nats.jsonl: the nats of each sequence, rounded to 1e-4, and its tokens."""
+    """Return a line of NAME.nats.jsonl: `about`, the nats of each sequence, rounded to 1e-4, and its token count."""
     return about | {"nats": finite([round(value, 4) for value in nats.tolist()]), "tokens": count.tolist()}

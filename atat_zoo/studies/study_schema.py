@@ -54,7 +54,7 @@ class ArmSpec:
 
 @component
 class SweepSpec:
-    """A sweep over the same points for every arm with an `experiment`; the point is chosen on the selection half."""
+    """A sweep over the same points for each arm with an `experiment`; the selection half decides each arm's point."""
 
     seed: int = param(help="seed of the sweep; must differ from the study's seeds", ge=0)
     points: dict[str, tuple[str, ...]] = param(help="overrides of each point, from one end of the range to the other")
@@ -98,7 +98,7 @@ class SamplersSpec:
     each: tuple[Sampler, ...] = components_param("sampler", help="samplers; the first is the reference for the others")
     arms: tuple[str, ...] = param(help="arms whose runs generate text")
     sequences: int = param(64, help="maximum number of sequences for the policy bounds", ge=2)
-    orders: int = param(64, help="random decoding orders averaged inside the logarithm of a policy bound", ge=1)
+    orders: int = param(64, help="number of random decoding orders whose probabilities a policy bound averages", ge=1)
     texts: int = param(64, help="number of texts generated to measure the time", ge=1)
     repeat: int = param(3, help="number of timings per sampler, interleaved; the shortest is reported", ge=1)
 
@@ -118,7 +118,7 @@ class GapsSpec:
     arms: tuple[str, ...] = param(help="arms to evaluate, including the baseline")
     lengths: tuple[int, ...] = param((32, 16, 8), help="gap lengths in tokens", ge=1)
     sequences: int = param(256, help="maximum number of sequences", ge=2)
-    orders: int = param(64, help="random decoding orders averaged inside the logarithm of a policy bound", ge=1)
+    orders: int = param(64, help="number of random decoding orders whose probabilities a policy bound averages", ge=1)
     random_sequences: int = param(64, help="maximum number of sequences for samplers with a random order", ge=2)
 
 
@@ -192,7 +192,7 @@ class StudyRun:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Study:
-    """A validated study."""
+    """A validated study: its arms with their seeds, its sweep and grids, and the settings of its evaluation."""
 
     name: str
     file: Path
@@ -237,11 +237,11 @@ class Study:
         return [*self.overrides, *(text for name in self.chain(arm) for text in self.arms[name].overrides)]
 
     def against(self, arm: str) -> tuple[str, ...]:
-        """Return the arms that an arm is compared with."""
+        """Return the arms that an arm is compared with: its `against` or else the baseline, which has none."""
         return self.arms[arm].against or (() if arm in self.at_budgets(self.baseline) else (self.baseline,))
 
     def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
-        """Return a run of an arm with the overrides of a point and a measured number of steps."""
+        """Return an arm's run, with a sweep point and number of steps if given; raise `UserError` if it is invalid."""
         wanted = self.arms[self.chain(arm)[0]].experiment
         assert wanted is not None
         file = str(self.file.parent / wanted) if wanted.endswith(".toml") else wanted
@@ -285,5 +285,5 @@ class Study:
 
 
 def in_order(runs: Mapping[str, Sequence[StudyRun]]) -> list[StudyRun]:
-    """Return runs ordered by seed, so that arms can be compared early."""
+    """Return the runs of all arms, the first seed of each arm first, so that arms can be compared early."""
     return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]

@@ -1,4 +1,4 @@
-"""The machine's resources, and atomic, locked and parsed files.
+"""Memory, devices and environment of this machine; errors; and functions that write, lock and parse files.
 
 Only `devices` imports torch.
 """

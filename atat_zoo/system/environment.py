@@ -15,7 +15,7 @@ PACKAGES = ("atat-zoo", "torch", "mosaicml", "numpy", "webdataset", "torchmetric
 
 
 def describe(plugins: list[Any]) -> dict[str, Any]:
-    """Return the versions, git state and hardware of this run, given `plugins` from `Zoo.plugins`."""
+    """Return the command, versions, git state and hardware of this process, given `plugins` from `Zoo.plugins`."""
     return {
         # An argument may contain bytes that are not UTF-8, which JSON cannot store.
         "command": [word.encode(errors="backslashreplace").decode() for word in sys.argv],

@@ -85,7 +85,7 @@ def test_a_broken_plugin_is_listed_and_breaks_nothing(install, atat, monkeypatch
     assert [(row["status"], row["parts"]) for row in rows] == [("disabled", [])]
     # All of ours are imported.
     count = sum(len(Zoo.load().names(kind)) for kind in KINDS)
-    assert printed(atat, "zoo", "check") == f"{count} components of {len(KINDS)} kinds are valid (registry.toml)\n"
+    assert printed(atat, "zoo", "check") == f"{count} components of {len(KINDS)} kinds agree with registry.toml\n"
 
 
 def test_zoo_manifest_agrees_with_the_code_and_can_be_written(atat, tmp_path, monkeypatch):

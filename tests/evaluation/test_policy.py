@@ -302,7 +302,7 @@ def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sampler.steps=4"], "sampler.steps=4 only works with --bound policy"),
+        (["sampler.steps=4"], "sampler.steps=4 only works with --bound policy or bracket"),
         (["--bound", "policy", "--sampler", "maskgit"], "does not cover sampler 'maskgit': it uses the sampled tokens"),
         (["--bound", "policy", "train.steps=4"], "only the sampler and the guidance of a trained run"),
         (["--bound", "bracket", "--orders", "3"], "--orders 3: a likelihood bracket compares two halves of the orders"),

@@ -127,7 +127,7 @@ def test_each_training_has_a_gpu_of_its_own(train, jobs, gpus, devices, on):
 
     said = [line for line in train(jobs, gpus, devices, sleep) if "training" in line]
     assert [training.gpu for training in begun] == on
-    assert said == [f"run{i}: training, 3 steps" + (f" on GPU {gpu}" if gpu else "") for i, gpu in enumerate(on)]
+    assert said == [f"run{i}: training to step 3" + (f" on GPU {gpu}" if gpu else "") for i, gpu in enumerate(on)]
 
 
 def test_a_signal_is_handed_on_each_time_and_nothing_begins_after_it(train):

@@ -88,8 +88,8 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     elements = ["study study.toml --array-index 1", "study study.toml --array-index 2"]
     assert asked == [*elements, "study study.toml --write page.md --measure"]
     first, second, _ = (place.study(*each.split()[2:])[0] for each in asked)
-    assert "plain-seed18: training, 3 steps" in first
-    assert "fast-seed18: resuming, 3 steps" in second
+    assert "plain-seed18: training to step 3" in first
+    assert "fast-seed18: resuming to step 3" in second
     assert json.loads((tmp_path / "page.json").read_text()) == place.report()
     assert (place.report()["failed"], len(place.report()["arms"])) == ({}, 2)
     # Again: the element is finished.

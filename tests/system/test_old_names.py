@@ -28,7 +28,7 @@ def test_an_old_kind_is_answered(old, now, tmp_path):
     for ask in (ZOO.names, lambda kind: ZOO.spec(kind, "x")):
         with pytest.raises(UserError, match=said):
             ask(old)
-    with pytest.raises(UserError, match=f"experiment: {old}: is now {now}$"):
+    with pytest.raises(UserError, match=f"experiment: {old}: was renamed to {now}$"):
         from_table({"name": "x", old: {"use": "x"}})
     module = ModuleType("mine")
     setattr(module, f"atat_zoo_{old}", hookimpl(lambda: []))
@@ -60,7 +60,7 @@ def test_an_old_key_is_answered(owner, old, now):
     for cls in found:
         assert old not in {field.name for field in fields_of(cls)}
         _, problems = structure(cls, {old: 1}, owner, ZOO)
-        assert f"{owner}.{old}: is now {owner}.{now}" in map(str, problems)
+        assert f"{owner}.{old}: was renamed to {owner}.{now}" in map(str, problems)
 
 
 def test_a_key_that_a_component_never_had_is_not_answered_so():
@@ -84,7 +84,7 @@ def _advice(command, flag, *words, monkeypatch):
 def test_an_old_flag_is_answered_where_the_new_one_is(old, now, monkeypatch):
     assert not [command.name for command in _commands() if any(old in each.opts for each in command.params)]
     command = click.Command("mine", params=[click.Option([now])])
-    assert _advice(command, old, monkeypatch=monkeypatch) == f"{old} is now {now}"
+    assert _advice(command, old, monkeypatch=monkeypatch) == f"{old} was renamed to {now}"
     assert _advice(click.Command("mine"), old, monkeypatch=monkeypatch) == ""
 
 
@@ -106,7 +106,7 @@ def test_the_command_line_says_so(atat):
     assert code == 2
     assert re.match("error: atat train has no option --steps; pass the key train.steps=", err)
     code, _, err = atat("sample", "run", "--number", "3")
-    assert (code, err) == (2, "error: --number is now --num-samples\n")
+    assert (code, err) == (2, "error: --number was renamed to --num-samples\n")
 
 
 @pytest.mark.parametrize(("habit", "use"), old_names.COMMANDS.items())

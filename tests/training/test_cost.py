@@ -259,7 +259,7 @@ def test_a_checkpoint_has_weights_moments_average_and_model(atat):
     of = json.loads(atat(*words, "--json")[1])
     assert of["checkpoint"] == 20 * (of["weights"] + of["weights_estimator"])
     size = f"{of['checkpoint'] / 1e9:,.1f} GB per checkpoint"
-    assert f"  disk    {size}, of which train.keep_checkpoints = 2 are kept\n" in atat(*words)[1]
+    assert f"  disk    {size}; the 2 newest are kept (train.keep_checkpoints)\n" in atat(*words)[1]
 
 
 def test_an_unknown_gpu_is_answered_with_those_that_are_known(atat):

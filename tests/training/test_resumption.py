@@ -81,8 +81,8 @@ BELL = ("mask_rates.use=logit_normal", "mask_rates.uniform_share=0.5", "curricul
         (
             (),
             "train={steps=30, max_grad_norm=2}",
-            "^train.max_grad_norm 1.0 is now 2.0 on the command line: .* only change .* such as train.microbatch_size, "
-            "train.sharding and data.workers; remove it, or start another run with init_from=",
+            "^train.max_grad_norm changed from 1.0 to 2.0 on the command line: .* only change .* such as "
+            "train.microbatch_size, train.sharding and data.workers; remove it, or start another run with init_from=",
         ),
         ((), "train.steps=24", ""),
         ((), "train.steps=30", ""),
@@ -102,7 +102,7 @@ BELL = ("mask_rates.use=logit_normal", "mask_rates.uniform_share=0.5", "curricul
         (BELL, "train.steps=30", ""),
         ((), "train.compile=auto", ""),
         ((), "train.max_grad_norm=1.0", ""),  # the run's
-        ((), "name=other", "name .* is now 'other' on the command line: "),
+        ((), "name=other", "name changed from .* to 'other' on the command line: "),
     ],
 )
 def test_what_may_change_on_the_command_line(tiny, tmp_path, words, override, said):
@@ -127,9 +127,9 @@ def test_what_changed_since_the_checkpoint_is_told_or_refused(tiny, tmp_path):
     text = folder.resolved.read_text()
     folder.resolved.write_text(text.replace("save_every = 5", "save_every = 3"))
     assert resume_from(folder, [], told.append)[1].step == 24
-    assert told == ["changed since step 24: train.save_every 5 is now 3"]
+    assert told == ["changed since step 24: train.save_every changed from 5 to 3"]
     folder.resolved.write_text(text.replace("lanes = 4", "lanes = 8"))
-    with pytest.raises(UserError, match=r"at step 24 \(data.lanes 4 is now 8\); restore this file"):
+    with pytest.raises(UserError, match=r"at step 24 \(data.lanes changed from 4 to 8\); restore this file"):
         resume_from(folder, [], told.append)
     with pytest.raises(UserError, match=r"--step 7: .* has no complete checkpoint at this step; choose one .*: 24$"):
         resume_from(folder, [], told.append, step=7)
@@ -149,7 +149,7 @@ def test_a_finished_run_whose_experiment_was_edited_is_refused_and_stays(tiny, u
     (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
     said = tiny.atat("train", "--resume", folder.name, check=False)
     assert said.returncode == 2
-    changed = "noise.use 'linear' is now 'cosine', data.transforms [] is now [{'use': 'random_length', "
+    changed = "noise.use changed from 'linear' to 'cosine', data.transforms changed from [] to [{'use': "
     assert f"checkpoint at step 24 ({changed}" in said.stderr
     same(tiny, folder, uninterrupted)  # nothing is cut
 
@@ -164,8 +164,8 @@ def test_what_changes_no_weight_may_be_edited(tiny, uninterrupted):
     edited["sampler"]["steps"] = 2
     (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
     said = tiny.atat("train", "--resume", folder.name, "data.workers=2", "seed=5").stdout  # the seed is the run's
-    assert "changed since step 20: sampler.steps 4 is now 2, data.root " in said
-    assert "data.workers 0 is now 2" in said
+    assert "changed since step 20: sampler.steps changed from 4 to 2, data.root " in said
+    assert "data.workers changed from 0 to 2" in said
     assert RunFolder(folder).table()["data"]["workers"] == 2
     (change,) = json.loads((folder / "environment.json").read_text())["changed"]
     assert (change["data.workers"], change["after_step"]) == ([0, 2], 20)

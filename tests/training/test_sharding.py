@@ -158,7 +158,7 @@ def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny, sh
     assert "ranks from 2 to 1" in tiny.atat("train", "--resume", alone.name).stdout
     whole = unfinished(tiny, alone, "sharded-whole", step=2)
     words = ("--resume", whole.name, "train.sharding=none", "train.microbatch_size=4")
-    changed = "changed since step 2: train.microbatch_size 2 is now 4, train.sharding 'full' is now 'none'"
+    changed = "2: train.microbatch_size changed from 2 to 4, train.sharding changed from 'full' to 'none'"
     assert changed in two_ranks(tiny, *words)[0]
     reference = tiny.losses("sharded-muon")
     for run in (alone.name, whole.name):

@@ -1,4 +1,4 @@
-"""The run folder, with a lock for one process at a time and metrics that survive a crash.
+"""`RunFolder`, which reads and writes the files of a run, and locks its folder for one process at a time.
 
 Does not import torch.
 """

@@ -25,7 +25,7 @@ _LIES = frozenset({"path", "train", "validation", "test", "source", "tars", "cac
 
 
 class Change(NamedTuple):
-    """A key path with its values in two experiments, None if absent; `free` if the value may change during a run."""
+    """A key path with its values in two experiments, None if absent; `free` if a resumed run may have another value."""
 
     key: str
     was: Any
@@ -44,11 +44,11 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         was, now = ("absent" if each is None else clip(repr(each), 60) for each in (self.was, self.now))
-        return f"{self.key} {was} is now {now}"
+        return f"{self.key} changed from {was} to {now}"
 
 
 def changes(was: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[Change]:
-    """Yield each key path at which the tables of two experiments differ."""
+    """Yield a `Change` for each key path at which the tables of two experiments differ."""
     for key in dict.fromkeys([*was, *now]):
         one, other, place = was.get(key), now.get(key), path + key
         if isinstance(one, dict) and isinstance(other, dict):

@@ -30,7 +30,7 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, description: dict[str, Any], name: str) -> None:
-    """Raise a `UserError` if the hash of a model file differs from the one in model.json."""
+    """Raise a `UserError` if a model file cannot be read, or if its hash differs from that in `description`."""
     try:
         same = sha256_of(folder / name) == description["sha256"][name]
     except (OSError, KeyError, TypeError) as error:
@@ -46,7 +46,7 @@ def sha256_of(path: Path) -> str:
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
-    """Return the error for a file that cannot be read."""
+    """Return the error for a file of a model that cannot be read."""
     reason = " ".join(str(error).split())
     return UserError(f"{path} cannot be read: {type(error).__name__}: {reason}; {_AGAIN}")
 

@@ -17,7 +17,7 @@ from atat_zoo.system.errors import UserError, clip
 
 
 class Checkpoint(NamedTuple):
-    """A complete checkpoint of this run, with the experiment that it was trained with, None if unknown."""
+    """A complete checkpoint of a run; `experiment` is the one that it was trained with, or None if unknown."""
 
     step: int
     path: Path
@@ -25,7 +25,7 @@ class Checkpoint(NamedTuple):
 
 
 class RunFolder:
-    """A run folder.
+    """The paths of a run's files, and methods that read, write and lock them.
 
     resolved.toml     the experiment with every parameter, written first
     environment.json  versions, git state, hardware, seed; not needed to resume
@@ -54,7 +54,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder contains a run; raises a `UserError` if the path cannot be read."""
+        """Whether the folder contains a run, after completing an interrupted replacement; may raise a `UserError`."""
         try:
             if self._new.is_dir():
                 with suppress(UserError), self.lock():  # unless locked, the process that began it was killed
@@ -101,7 +101,7 @@ class RunFolder:
                 f"{checkpoints}"
             )
         if step not in models:
-            choose = f"choose one of the steps {steps}" if models else "it has no saved model yet; resume its training"
+            choose = f"choose one of the steps {steps}" if models else "resume its training until it saves one"
             raise UserError(f"--step {step}: {self.path} has no model for this step; {choose}")
         return self._own(models[step], trained)
 
@@ -120,7 +120,7 @@ class RunFolder:
         return model
 
     def step_of(self, step: int | str | None) -> int | None:
-        """Return the step that a number, `newest` or `best` selects; `best` raises a `UserError` if none was kept."""
+        """Return the step of the `newest` or `best` model, or a number or None as given; may raise a `UserError`."""
         if step == "newest":
             return self.newest()
         if step != "best":
@@ -139,7 +139,7 @@ class RunFolder:
             raise unreadable(model / DESCRIPTION, error) from error
 
     def newest(self) -> int:
-        """Return the step of the newest model, which is the final model of a finished run."""
+        """Return the step of the newest model, the final one of a finished run; raise a `UserError` if it has none."""
         if models := self._models():
             return max(models)
         return self._step(self.model_at())
@@ -176,7 +176,7 @@ class RunFolder:
         return self._environment("init_from").get("sha256")
 
     def imported(self) -> dict[str, Any]:
-        """Return the origin of imported weights: `model`, `revision` and `corpus`, None if no corpus was given.
+        """Return the origin of imported weights: `model`, `revision` and `corpus`, the last None if not given.
 
         The dict is empty for a run that was trained.
         """
@@ -189,7 +189,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder for this process, and remove unfinished files left by killed processes.
+        """Lock the folder in a `with` block, creating it if needed, and remove unfinished files of killed processes.
 
         Raises a `UserError` if another process holds the lock, or if a run would delete files that are not its own.
         """
@@ -241,7 +241,7 @@ class RunFolder:
         return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
 
     def keeps(self, path: Path) -> bool:
-        """Return whether a path is that of a file of this run, existing or not, and not of a file added by others.
+        """Return whether a path, existing or not, is one that the run itself writes, and not a file added by others.
 
         Of report/, only files count, because a folder in it may be the user's.
         """
@@ -362,7 +362,7 @@ class RunFolder:
 
     @contextmanager
     def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
-        """Yield a path for the checkpoint at `step`, then hash it and delete all but the `keep` newest checkpoints.
+        """Yield a path for the checkpoint at `step`, then hash it and keep only the last `keep` checkpoints up to it.
 
         The caller writes the model at `step` first, so that every complete checkpoint has a model.
         """

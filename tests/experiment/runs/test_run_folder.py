@@ -554,7 +554,7 @@ def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):
         begun.model_at()
     (put_model(begun, 4) / "model.json").unlink()  # half a model is none
     with pytest.raises(
-        UserError, match=r"--step 4: .* has no model for this step; it has no saved model yet; resume its training"
+        UserError, match=r"--step 4: .* has no model for this step; resume its training until it saves one"
     ):
         begun.model_at(4)
     put_model(begun, 5)
