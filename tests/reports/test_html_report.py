@@ -121,7 +121,7 @@ def test_every_chart_is_valid_and_every_axis_says_its_unit(data, text, of_study,
     data, bare = of_study if name in ("arms", "sensitivity") else (data, given(text)["charts"])
     spec = make_(data).to_dict()  # validated against the schema of Vega-Lite
     titles = re.findall(r'"title": "([^"]*)"', json.dumps(spec.get("layer", spec), ensure_ascii=False))
-    axes = [each for each in titles if re.search(r"nats|0 to 1|no unit|steps|evaluations|%|times", each)]
+    axes = [each for each in titles if re.search(r"nats|0 to 1|no unit|steps|evaluations|%|times|unit", each)]
     assert len(set(axes)) >= (1 if name in ("stages", "arms", "sensitivity") else 2), titles
     assert spec["description"]
     rows = json.dumps(data["tables"][table][:1])[1:-1]
