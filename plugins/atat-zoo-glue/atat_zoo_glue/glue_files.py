@@ -64,7 +64,7 @@ def folder_of(problem: Name, root: Path) -> Path:
 
 
 def files_of(problem: Name, root: Path, split: str) -> list[Path]:
-    """Return the files of the split `train`, `dev` or `dev` with a suffix; the list is empty if there are none."""
+    """Return the files of a split (`train`, `dev`; for MNLI `dev_matched`, `dev_mismatched`), or [] if it has none."""
     folder = folder_of(problem, root)
     return next((found for name in _patterns(split) if (found := sorted(folder.glob(name)))), [])
 
@@ -86,7 +86,7 @@ def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
 
 
 def read(problem: Name, root: Path, split: str) -> Examples:
-    """Return the examples of the split `train`, `dev` or `dev` with a suffix; incomplete lines are skipped.
+    """Return the examples of a split as named by `splits_of`, without lines that lack a column or have too many.
 
     Raises:
         UserError: if the files are missing or do not belong to this task.

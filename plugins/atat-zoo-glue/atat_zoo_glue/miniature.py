@@ -33,7 +33,7 @@ _SECOND = ("#2 String", "sentence2", "question2")
 
 
 def write(root: Path, *, train: int = 60, held_out: int = 40, seed: int = 0) -> Path:
-    """Write a folder per task with the given numbers of training and held-out examples, and return `root`."""
+    """Write a folder per task to `root`, with `train` or `held_out` examples in each file, and return `root`."""
     draw = random.Random(seed)
     for task, (folder, head, labels) in TABLES.items():
         endings = ("_matched", "_mismatched") if task == "mnli" else ("",)

@@ -37,8 +37,8 @@ class GlueTask(Task):
     The head reads the mean and maximum of each hidden channel over a text, or over a pair of texts a and b with the
     tokenizer's special tokens: BOS a EOS b EOS. The hyperparameters are BERT's (arXiv:1810.04805, section 4.1); a small
     network with little pre-training needs a larger learning rate. The metrics are GLUE's own. `average` is the
-    mean of the tasks' mean scores; a second average is that of always predicting the most frequent training label.
-    Standard errors are over seeds.
+    mean of the tasks' mean scores; a second average is that of always predicting the most frequent training label, or
+    the mean for STS-B. Standard errors are over seeds.
 
     `notes` lists the differences from the protocol of published scores.
     """

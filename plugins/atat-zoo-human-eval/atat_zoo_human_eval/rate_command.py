@@ -93,7 +93,7 @@ def export(
 @output("--out", help="JSON file to write the results to (default: in the folder of KEY).")
 @options("markdown", "json")
 def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_markdown: bool, as_json: bool) -> None:
-    """Summarize the ratings for each run. KEY is the form's key, and RATINGS are the saved files, one per rater."""
+    """Compare the ratings of the runs. KEY is the form's key, and RATINGS are the saved files, one per rater."""
     from atat_zoo_human_eval.rating_form import KEY, RatingForm
     from atat_zoo_human_eval.ratings import ratings_of, unblinded
 
@@ -110,8 +110,8 @@ def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_ma
     texts = ", ".join(f"{size} of {run}" for run, size in zip(result.runs, result.texts, strict=True))
     raters = number(len(result.raters), "rater")
     for line in (
-        f"{raters}; texts: {texts}. Brackets are 95 % CIs over texts, with ratings averaged over raters: Student's t",
-        "for means, Welch's for differences. They ignore the variation between raters and multiple comparisons.",
+        f"{raters}; texts: {texts}. Brackets are 95 % CIs over texts, after averaging over raters (Student's t for",
+        "means, Welch's for differences). They ignore the variation between raters and multiple comparisons.",
         "α: Krippendorff's ordinal α (1: perfect agreement, 0: chance). Krippendorff requires α ≥ 0.8 for firm",
         f"conclusions and α ≥ 0.667 for tentative ones. The results are in {click.format_filename(out)}.",
     ):

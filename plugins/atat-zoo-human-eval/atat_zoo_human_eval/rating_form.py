@@ -78,7 +78,7 @@ class RatingForm:
         return str(self.blinded()["form"])
 
     def key(self) -> Table:
-        """Return the key, which contains the complete form."""
+        """Return the key as a JSON object, from which `from_key` restores the complete form."""
         questions = {name: unstructure(each) for name, each in self.questions.items()}
         texts = [attrs.asdict(each) for each in self.texts]
         table = {"format": FORMAT, "form": self.digest, "seed": self.seed}

@@ -25,7 +25,7 @@ _NAMED = 3  # number of places that a message about many places names
 
 
 class Ratings(NamedTuple):
-    """Ratings in one rater's file, [N] for each question."""
+    """One rater's name and ratings, which are int64 [N] for each question, and the file that contains them."""
 
     path: Path
     rater: str
@@ -44,7 +44,7 @@ class Answers:
 
 @attrs.frozen(kw_only=True)
 class RatingResult:
-    """Unblinded results for a form."""
+    """Results of a form: each run's mean ratings, the differences between runs, and the raters' agreement."""
 
     form: str  # its digest
     raters: tuple[str, ...]
@@ -85,7 +85,7 @@ def _pairs(runs: int) -> list[tuple[int, int]]:
 def alpha(values: NDArray[Any]) -> float | None:
     """Return Krippendorff's ordinal α of ratings [R, N], with NaN for missing ratings.
 
-    None if all ratings are equal, or no text has two. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011).
+    Return None if all are equal or no text has two. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011).
     """
     import krippendorff
 
@@ -134,7 +134,7 @@ def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:
         name = clip(path)
         if digest != form.digest:
             problems.append(
-                f"{name} rates the form {clip(digest)}, but this key is for {form.digest}; pass the key of that form"
+                f"{name} rates form {clip(digest)}, but this key is for {form.digest}; pass the key of the rated form"
             )
             continue
         if rater in raters:

@@ -178,7 +178,7 @@ HEAD = b"form,rater,text,question,rating\n"
 @pytest.mark.parametrize(
     ("write", "sentences"),
     [
-        (in_a_file(lambda a: a.update(form="0123")), ["rates the form 0123, but this key is for "]),
+        (in_a_file(lambda a: a.update(form="0123")), ["rates form 0123, but this key is for "]),
         (
             in_a_file(lambda a: a["ratings"].pop(4)),
             ["no rating for text 2, coherence; complete the form, and save the ratings"],

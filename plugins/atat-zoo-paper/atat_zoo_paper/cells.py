@@ -27,7 +27,7 @@ def filled(
     notes: Sequence[str] = (),
     cited: Iterable[tuple[str, str, Sequence[Cell]]] = (),
 ) -> Table:
-    """Return a table from rows, each a name and cells, followed by published rows with their sources."""
+    """Return a table of rows (name, cells) with the heading `corner` above the names; `cited` rows come last."""
     return Table(
         label=spec.label,
         title=spec.caption,
@@ -39,7 +39,7 @@ def filled(
 
 
 def missing_in(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield each missing cell of a table with the command that computes it."""
+    """Yield a description of each missing or incomplete cell of a table, and the command that computes it."""
     for name, *row in table.rows:
         for column, each in zip(table.columns[1:], row, strict=True):
             if each.command:
@@ -62,7 +62,7 @@ def missing(command: str) -> Cell:
 
 
 def of_seeds(cell: Cell, found: int, wanted: int, command: str) -> Cell:
-    """Return the cell; if seeds of the study are unfinished, add their number and the command that runs them."""
+    """Return the cell; if only `found` of `wanted` seeds are finished, it says so and has the command for the rest."""
     if found >= wanted:
         return cell
     said = f"{found} of {number(wanted, 'seed')}"
@@ -105,10 +105,10 @@ def trained_alike(columns: Sequence[str], how: Sequence[Any]) -> Iterator[str]:
 
 
 def directed(spec: Directed) -> Iterator[Column]:
-    """Yield a table's columns with the stated better direction; raise `CannotShow` if it names an unknown column."""
+    """Yield a table's columns, marked if lower or higher is better; raise `CannotShow` if an unknown one is marked."""
     for key in (*spec.lower, *spec.higher):
         if key not in spec.columns:
-            raise CannotShow("columns", f"the table has no column {key!r}{nearest(key, list(spec.columns))}")
+            raise CannotShow("columns", f"{key!r} in lower or higher is not a column{nearest(key, list(spec.columns))}")
     for key in spec.columns:
         yield Column(key=key, heading=key, better=LOWER if key in spec.lower else HIGHER if key in spec.higher else 0)
 

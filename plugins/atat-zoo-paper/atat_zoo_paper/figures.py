@@ -22,7 +22,7 @@ MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 
 
 def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
-    """Return a dict from arm or panel to its points; raise `CannotShow` for an unknown or unsuitable arm."""
+    """Return a dict from arm or panel to its points; raise `CannotShow` for an unsuitable study or arm."""
     for key, arms in (("arms", spec.arms), ("names", spec.names)):
         for arm in arms:
             known.arm(arm, key)  # raises `CannotShow` for an unknown arm
@@ -106,7 +106,7 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
 
 
 def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield the file name and content of a figure as PDF and SVG, from `points`, without arms that have none."""
+    """Yield the file name and content of a figure as PDF and SVG, drawn from the result of `points`."""
     by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
     drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
     yield from ((f"{spec.label}.{ending}", content) for ending, content in files(drawn).items())

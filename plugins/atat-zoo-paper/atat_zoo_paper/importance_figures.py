@@ -64,7 +64,7 @@ def classes(rows: Sequence[Row]) -> Chart:
 
 
 def frequency(rows: Sequence[Row]) -> Chart:
-    """Return a chart of importance by the token's training frequency, without ranges of frequencies with few tokens."""
+    """Return a chart of importance by the token's training frequency, leaving out ranges that have few tokens."""
     rows = [row for row in rows if row["tokens"] >= FEW] or rows
     rows = [row | {"at": max(1.0, (row["least"] * row["most"]) ** 0.5)} for row in rows]
     axis = alt.Axis(format=",", tickCount=5)
@@ -147,8 +147,8 @@ DRAWN: dict[str, Callable[[Sequence[Row]], Chart]] = {
 def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear: bool) -> list[Path]:
     """Write each table's figure as PDF and SVG and its rows as CSV, and return the files.
 
-    Each SVG is described by the training step, which the HTML report reads. If `clear` is set, files of
-    figures that this analysis lacks are deleted.
+    The description of each SVG is the training step, which the HTML report reads. If `clear` is set, files of figures
+    that this analysis lacks are deleted.
     """
     written: dict[Path, bytes] = {}
     for name, draw in DRAWN.items():

@@ -46,7 +46,7 @@ _PROBE = "context_probe"
 
 @attrs.frozen(kw_only=True, eq=False)
 class Analysis:
-    """Analysis of a run's importance and comparison with other runs on the same held-out text."""
+    """Analysis of a run's importance, and its comparison with that of other runs on the same held-out text."""
 
     model: Model
     run: Path
@@ -58,7 +58,7 @@ class Analysis:
     progress: Progress | None = None
 
     def check(self) -> None:
-        """Raise a `UserError` if another run has different held-out text, before anything is computed."""
+        """Raise a `UserError` if another run has different held-out text; call this before `tables`, which is slow."""
         for other in self.others:
             text, own = self._text(self.model, self.run), self._text(Model.from_run(other), other)
             if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
@@ -99,7 +99,7 @@ class Analysis:
             yield "agreement is omitted because it needs several runs; also pass runs with different seeds"
         if len(found["evaluations"]) == 1:
             same = number(found["evaluations"][0]["evaluations"], "decoding step")
-            yield f"every text takes {same} with the sampler {self.sampler.name}; choose a different one with --sampler"
+            yield f"evaluations has one bar: every text takes {same} with {self.sampler.name}; pass another --sampler"
         if not found[_PROBE]:
             yield f"{_PROBE} is omitted because it has not been evaluated; run `atat eval {self.run} --task {_PROBE}`"
 
@@ -214,14 +214,14 @@ def _measured(seen: Tensor, *values: Tensor | None) -> list[Tensor]:
 
 
 def spread(importance: Tensor, loss: Tensor) -> Row:
-    """Return statistics of the importance [N] and the loss in nats [N] of N ≥ 1 tokens."""
+    """Return the mean and quantiles of importance [N], and the mean loss [N] in nats, of N ≥ 1 tokens."""
     values = importance.numpy()
     quantiles = dict(zip(_QUANTILES, np.quantile(values, list(_QUANTILES.values())).tolist(), strict=True))
     return {"tokens": len(values), **_rounded({"mean": float(values.mean()), **quantiles, "loss": float(loss.mean())})}
 
 
 def classes(measured: Measurement, model: Model) -> list[Row]:
-    """Return statistics of importance for each word class that occurs."""
+    """Return a row for each word class that occurs: its share of the tokens, and their statistics from `spread`."""
     seen = _seen(measured)
     importance, loss = _measured(seen, measured.importance, measured.token_loss)
     of_rows = [word_classes(shown(model.tokenizer, row)) for row in measured.tokens.tolist()]
@@ -238,7 +238,7 @@ def classes(measured: Measurement, model: Model) -> list[Row]:
 
 
 def frequency(measured: Measurement, counts: Tensor) -> list[Row]:
-    """Return statistics of importance by a token's training count in powers of two; `counts` is int64 by id."""
+    """Return a row from `spread` for each range of training counts, in powers of two; `counts` is int64 by token id."""
     power = (counts + 1).double().log2().floor().long()
     seen = _seen(measured)
     of_token = power[measured.tokens][seen]
@@ -261,7 +261,7 @@ def _rank_sums(columns: Sequence[Tensor], of_text: Tensor, texts: int) -> Tensor
 
 
 def correlations(sums: Tensor) -> Tensor:
-    """Return the correlations [..., m, m] of m columns from sums [..., 1 + m + m²]; NaN for a constant column."""
+    """Return the correlations [..., m, m] of columns r from Σ 1, Σ r, Σ r rᵀ [..., 1 + m + m²]; NaN for a constant."""
     m = math.isqrt(sums.shape[-1] - 1)
     mean, second = sums[..., 1 : m + 1] / sums[..., :1], sums[..., m + 1 :] / sums[..., :1]
     covariance = second.unflatten(-1, (m, m)) - mean[..., :, None] * mean[..., None, :]

@@ -26,7 +26,7 @@ def figure(caption: str, label: str, drawn: bool, instead: str = "") -> str:
 
 
 def floating(what: str, caption: str, label: str, body: Sequence[str]) -> str:
-    """Return a LaTeX float with a caption and a label."""
+    """Return a LaTeX float, a `table` or a `figure`, with a caption, a label and the lines of its body."""
     name = {"table": "tab", "figure": "fig"}[what]
     head = [f"\\begin{{{what}}}[htbp]", "\\centering"]
     said = f"\\caption{{{escape(caption)}}}\\label{{{name}:{label}}}"

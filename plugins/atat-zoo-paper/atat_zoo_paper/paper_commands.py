@@ -24,7 +24,7 @@ def paper(manifest: Path, out: Path | None) -> int:
     """Write a LaTeX folder with a paper's tables, figures, claims and references.
 
     Every number comes from a study's JSON or a run folder. A missing value is printed as --, and missing.md lists the
-    command that computes it. If tectonic or latexmk is installed, it compiles main.tex.
+    command that computes it. If tectonic or latexmk is installed, main.tex is also compiled.
     """
     if charts() is None:
         require("atat paper", "vl_convert")

@@ -33,7 +33,7 @@ class PaperSpec:
     title: str = param(help="title of the paper")
     results: str = param(
         "docs/studies",
-        help="folder of results from `atat study --write`; a study without a file there is read from its own folder",
+        help="folder of results from `atat study --write`; results that are not there are read from the study's folder",
     )
 
 
@@ -88,7 +88,7 @@ class RunRow:
 
     def __attrs_post_init__(self) -> None:
         if (self.experiment is None) == (self.train is None):
-            raise ValueError("set either `experiment`, which the run trains, or `train`, the training command")
+            raise ValueError("set either `experiment`, from which the run is trained, or `train`, the training command")
 
 
 @component_base

@@ -134,7 +134,7 @@ def legend(intervals: str, held_out: str = "sequences") -> str:
 
 
 def studies_of(paper: Paper) -> Iterator[str]:
-    """Yield the names of the studies that a paper's tables and figures use."""
+    """Yield the name of the study of each table, row and figure in a paper, with repetitions."""
     for table in paper.tables:
         if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable | ScoresTable):
             yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])

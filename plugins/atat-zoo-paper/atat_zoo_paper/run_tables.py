@@ -61,7 +61,7 @@ class KnownRun:
         return known
 
     def experiment(self) -> Experiment | None:
-        """Return the experiment that the run trains, or None if the row has a training command."""
+        """Return the experiment from which the run is trained, or None if the row has a training command."""
         row = self.row
         return (
             experiments.load(row.experiment, row.overrides, overrides_from="in its overrides")
@@ -75,7 +75,7 @@ class KnownRun:
         return self.row.name or Path(self.row.run).name
 
     def command(self, measured: str) -> str:
-        """Return the command that fills a missing cell: training, if unfinished, then `atat eval` with `measured`."""
+        """Return the command for a missing cell: training, if unfinished, and `atat eval` with options `measured`."""
         run = shlex.quote(self.row.run)
         words = " ".join(map(shlex.quote, [self.row.experiment or "", *self.row.overrides]))
         evaluate = f"atat eval {run} {measured}"
@@ -86,7 +86,7 @@ class KnownRun:
         return evaluate
 
     def tables(self) -> list[Report]:
-        """Return the run's recorded results."""
+        """Return the run's saved evaluations as JSON objects; the list is empty if the run does not exist."""
         return list(store.tables(self.folder)) if self.folder.exists else []
 
 

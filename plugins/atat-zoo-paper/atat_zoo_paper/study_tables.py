@@ -65,8 +65,8 @@ def over_runs(
 ) -> Interval | None:
     """Return the mean of a value over runs, with an interval from their bounds' errors; None if a number is missing.
 
-    The error of the value in nats per token is the bound's standard error divided by the bound. If `relative` is set,
-    the value is in another unit, and its relative error is that of the nats per token.
+    The error of a value in nats per token is the standard error of the perplexity divided by the perplexity. With
+    `relative`, the value has another unit, and its relative error is that of the nats per token.
     """
     values, bounds = [value(run) for run in runs], [run["bounds"][run["bound"]] for run in runs]
     if None in values or any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
@@ -116,7 +116,7 @@ _SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")
 
 
 def arms_table(wanted: WantedTable, studies: Studies) -> Table:
-    """Return a table of arms; raise `CannotShow` for an unknown name."""
+    """Return a table of arms; raise `CannotShow` for an unknown name, or for studies evaluated on different text."""
     spec: ArmsTable = wanted.spec
     rows: Rows = []
     for i, row in enumerate(wanted.rows):
@@ -206,7 +206,7 @@ def _of_arm(key: str, spec: ArmsTable, arm: Report, known: KnownStudy) -> Cell:
 
 
 def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
-    """Return a cell with the difference of a row's arm from its reference; raise `CannotShow` if not compared."""
+    """Return a cell with the difference of a row's arm from its reference, or raise `CannotShow` if it is unknown."""
     assert known.report is not None
     other = known.against(row)
     found = compared(known.report, row.arm, other)
@@ -304,7 +304,7 @@ def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Report]) ->
 
 
 def gap_difference(row: Report, against: str) -> Report | None:
-    """Return the difference of a row's value from the baseline's under `against`, a sampler or `bound`, or None."""
+    """Return a row's difference from the baseline under `against`, a sampler or `bound`, or None if not compared."""
     return next((each for each in row["against"] if by(each) == against), None)
 
 

@@ -107,7 +107,7 @@ def test_a_single_run_says_what_it_has_no_figure_of(run):
     fixed = Model.from_run(run)._parts({"sampler": {"use": "strided", "stride": 4}})["sampler"]
     *_, tables, said = analysed(run, sampler=fixed)
     assert [(row["evaluations"], row["texts"]) for row in tables["evaluations"]] == [(4, 64)]
-    assert "every text takes 4 decoding steps with the sampler strided; choose a different one with --sampler" in said
+    assert "evaluations has one bar: every text takes 4 decoding steps with strided; pass another --sampler" in said
 
 
 def test_runs_agree_as_far_as_the_ranks_of_their_importance(run, other):

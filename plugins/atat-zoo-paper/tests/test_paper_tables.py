@@ -255,7 +255,7 @@ def test_a_score_is_its_mean_over_seeds_and_an_arm_without_one_is_missing(place,
         ),
         (SCORES, {"task": "infill"}, "has no task 'infill'; did you mean 'infilling'? (tasks: infilling)"),
         (SCORES, {"columns": ["prize"], "higher": []}, "'infilling' has no score 'prize'; did you mean 'price'?"),
-        (SCORES, {"lower": ["prices"]}, "the table has no column 'prices'; did you mean 'price'?"),
+        (SCORES, {"lower": ["prices"]}, "'prices' in lower or higher is not a column; did you mean 'price'?"),
     ],
 )
 def test_a_table_that_cannot_be_is_one_sentence(place, scores, table, change, said):

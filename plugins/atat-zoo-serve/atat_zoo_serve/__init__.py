@@ -1,4 +1,4 @@
-"""HTTP server for a model: `app.py` has the routes, `request_fields.py` validates requests, `batching.py` generates.
+"""HTTP server for a model: `app.py` has the routes, `request_fields.py` validates requests, `batching.py` samples.
 
 This module does not import FastAPI or torch, so that command-line errors are reported immediately.
 """

@@ -36,7 +36,7 @@ _LATE = "the request exceeded the server's time limit; request fewer steps or le
 
 
 def application(service: Service) -> FastAPI:
-    """Return the web application that serves a model."""
+    """Return the FastAPI application for a model; its startup starts the worker thread, and its shutdown stops it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -267,7 +267,7 @@ class Guard:
             host = urlsplit(f"//{headers['host'].decode('latin-1')}").hostname
         if self.service.here and host not in _NAMES:
             raise RefusedError(
-                403, "this server only accepts requests from this machine; start it with --host to accept others"
+                403, "this server only accepts requests to localhost; start it with --host 0.0.0.0 to accept others"
             )
         key = self.service.key
         if key is not None and path.startswith("/v1/"):
@@ -277,7 +277,7 @@ class Guard:
 
 
 def page(name: str, about: dict[str, Any], *, keyed: bool) -> tuple[str, str]:
-    """Return the web page for a model, which shows the information `about` it, and its content security policy."""
+    """Return a model's HTML page, with a field for the API key if `keyed`, and its Content-Security-Policy header."""
     script = alone(asset("page.js", _HERE))
     allowed = policy(script, connect="'self'")
     parts = {

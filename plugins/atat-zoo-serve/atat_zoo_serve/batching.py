@@ -1,6 +1,6 @@
 """Request batching: one thread owns the model and generates compatible texts together.
 
-Texts can share a batch if they have the same length, the same sampler, and leading spaces at the same positions. A text
+Texts share a batch only if they have the same length and sampler, and need a space at the same positions. A text
 depends only on its own seed and number, not on its batch, except for rounding differences when the network evaluates
 several texts at once.
 """
@@ -23,7 +23,7 @@ from atat_zoo.registry.spec import unstructure
 
 @attrs.frozen(kw_only=True, eq=False)
 class WantedText:
-    """Text to generate, with its `index` in the request and its `number` under the request's seed."""
+    """Text to generate: its `index` in the request, and the `number` that, with the job's seed, sets its randomness."""
 
     index: int
     number: int
@@ -73,15 +73,15 @@ class BusyError(Exception):
 
 
 class StoppedError(Exception):
-    """Error for a job that is submitted or unfinished when the server stops."""
+    """Error for a job that is unfinished when the server stops, or that is submitted afterwards."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Job:
-    """Texts of a request.
+    """A request for texts, as the worker sees it.
 
-    The worker's thread calls `tell` with each event; decoding steps are included if `follows` is set. The thread also
-    calls `begin`, which returns the texts, because `begin` runs the model if `weighs` is set.
+    The worker's thread calls `begin`, which returns the texts and runs the model if `weighs` is set. Then it calls
+    `tell` with each `Event`, which includes the decoding steps (`Drawn`) only if `follows` is set.
     """
 
     sampler: Sampler
@@ -119,11 +119,11 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name="atat serve", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that generates texts."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Cancel all jobs and refuse new ones; the thread ends at the next decoding step."""
+        """Fail all jobs with a `StoppedError`, and refuse new ones; the thread ends at the next decoding step."""
         with self._changed:
             self._open = False
             for job in {id(job): job for job in (*self._jobs, *(job for job, _ in self._batch))}.values():

@@ -1,6 +1,6 @@
 """The web server for a model, with limits on connections and on the duration of requests.
 
-uvicorn's own `limit_concurrency` includes idle connections, and refuses every client once they reach the limit.
+uvicorn's own `limit_concurrency` is not used, because it counts idle connections and refuses all others at its limit.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _files() -> int:
 class Connection(H11Protocol):
     """Connection with time limits for receiving a request and for a client that does not read the response.
 
-    At the limit on connections, a new connection replaces the one that has been idle longest, or is refused if none is.
+    At the limit on connections, a new one replaces the one that has waited longest for a request, or is refused.
     """
 
     def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""API errors: a status and a message in OpenAI's format."""
+"""API errors: an HTTP status and a message in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SENTENCES = {
 
 
 class RefusedError(Exception):
-    """Error with a status and a message for the client."""
+    """Error with an HTTP status and a message for the client."""
 
     def __init__(self, status: int, sentence: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(sentence)
@@ -47,12 +47,12 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return the content as JSON."""
+        """Return the content as JSON in ASCII, or raise a `ValueError` if it contains NaN or an infinity."""
         return json.dumps(content, allow_nan=False).encode()
 
 
 def refusal(error: Exception) -> RefusedError:
-    """Return the status and message for an error."""
+    """Return the error to report to the client for any exception; an unknown one has status 500 and no details."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, RequestValidationError):
@@ -97,6 +97,6 @@ def table_of(refused: RefusedError) -> dict[str, Any]:
 
 
 async def explained(_: Request, error: Exception) -> Json:
-    """Return the response for an error."""
+    """Return the JSON response that reports an error, with its status and headers."""
     refused = refusal(error)
     return Json(table_of(refused), refused.status, _HEADERS.get(refused.status))

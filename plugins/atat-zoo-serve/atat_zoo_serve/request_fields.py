@@ -92,16 +92,16 @@ class _Table(BaseModel):
 class StreamOptions(_Table):
     """Options of a streamed response."""
 
-    include_usage: bool | None = Field(None, description="whether to send the numbers of tokens in an additional chunk")
+    include_usage: bool | None = Field(None, description="whether to send the numbers of tokens in a last chunk")
     include_obfuscation: bool | None = Field(None, description="ignored: the server does not pad chunks")
 
 
 class TextRequest(_Table):
-    """Fields of every request."""
+    """Fields of every request for texts."""
 
     model: str | None = Field(None, description="name of the model as listed by `/v1/models`")
     n: Integer | None = Field(None, ge=1, description="number of texts to generate per input (default: 1)")
-    seed: Integer | None = Field(None, ge=-1, lt=2**63, description="random seed; -1 (default) draws one")
+    seed: Integer | None = Field(None, ge=-1, lt=2**63, description="random seed; -1 (default) chooses one at random")
     stream: bool | None = Field(None, description="whether to stream the response as server-sent events")
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, description="sampling temperature; 0 is greedy")

@@ -42,7 +42,7 @@ class UnmaskingText:
 
     @property
     def mask_id(self) -> int:
-        """The mask's id."""
+        """The id of the mask token."""
         return self.layout.words.tokenizer.vocabulary_size
 
     @property
@@ -56,7 +56,7 @@ class UnmaskingText:
         return len(self.written) < sum(self.lengths)
 
     def draw(self, positions: Sequence[int], tokens: Sequence[int]) -> None:
-        """Apply a decoding step."""
+        """Put the tokens of a decoding step at their positions, which become the new ones."""
         for position, token in zip(positions, tokens, strict=True):
             self.ids[position] = token
         self.new = frozenset(positions)
@@ -76,7 +76,7 @@ class UnmaskingText:
         return "".join([*said, self.layout.template.pieces[-1]]), True
 
     def state(self) -> list[Segment]:
-        """Return the segments of the text: strings `given`, `written` or `new` in this step, and `masked` counts."""
+        """Return the text as segments: strings `given`, `written`, or `new` in the last step; counts of `masked`."""
         segments: list[Segment] = []
         for piece, span, opens in self._gaps():
             segments += [{"given": piece}] if piece else []
@@ -127,7 +127,7 @@ class Answer(ABC):
 
     @abstractmethod
     def shown(self, text: UnmaskingText, final: str, whole: bool) -> tuple[str, str | None]:
-        """Return the visible part of the text before its first mask, `final`, and the reason if the text ends there."""
+        """Return what to send of `final`, the text before its first mask, and the finish reason if it is complete."""
 
     def extra(self, text: UnmaskingText) -> Table:
         """Return additional fields for a choice whose text is final; by default, an empty dict."""
@@ -171,7 +171,7 @@ class Answer(ABC):
         return self._object([self.choice(index, added, chunk=True)], chunk=True) if added else None
 
     def body(self) -> Table:
-        """Return the whole response."""
+        """Return the whole response as a JSON object; call it once all texts are complete."""
         choices = [self.choice(index, self.choices[index]) for index in sorted(self.choices)]
         return self._object(choices) | {"usage": self.usage(), "evaluations": self.evaluations}
 
@@ -180,7 +180,7 @@ class Answer(ABC):
         return self._object([], chunk=True) | {"usage": self.usage(), "evaluations": self.evaluations}
 
     def usage(self) -> Table:
-        """Return the number of prompt tokens, each prompt counted once, and the number of generated tokens."""
+        """Return the numbers of prompt tokens, each prompt counted once, of generated tokens, and of both together."""
         given = self.plan.given
         return {"prompt_tokens": given, "completion_tokens": self.written, "total_tokens": given + self.written}
 
@@ -243,7 +243,7 @@ class ChatAnswer(CompletionAnswer):
 
 
 class InfillAnswer(Answer):
-    """Infilled text, with the content of each gap."""
+    """Response with each infilled text, and the content and length of its gaps."""
 
     kind = "infill"
 

@@ -58,7 +58,7 @@ class Plan:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Service:
-    """Named model that plans requests and prepares their texts.
+    """Service for a named model, which plans requests and prepares their texts.
 
     `text_generator` generates texts, and `weigher`, the same without guidance, scores gap lengths. `key` is the API
     key. `here` is set if only this machine may send requests. `cors` contains the origins of web pages that may do so.
@@ -90,7 +90,7 @@ class Service:
     ) -> Service:
         """Return a service for a model, with the sampler and guidance from its experiment.
 
-        With lower precision than fp32, rounding can make a text depend on its batch.
+        With `compile`, compile the network first. Below fp32, rounding can make a text depend on its batch.
         """
         limits, parts = limits or Limits(), model.experiment.parts
         weigher = model.text_generator(precision, compile)
@@ -117,7 +117,7 @@ class Service:
         )
 
     def completion(self, request: CompletionRequest) -> Plan:
-        """Return the plan for a completion: texts with one gap between a prompt and a suffix."""
+        """Return a plan for texts with a gap between prompt and suffix, or raise a `UserError` if there can be none."""
         texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
         for where, text in (("suffix", request.suffix or ""), *(("prompt", prompt) for prompt, _ in texts)):
             refuse_gaps(text, where, "send a text with gaps to /v1/infill")
@@ -125,7 +125,7 @@ class Service:
         return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
 
     def chat(self, request: ChatRequest) -> Plan:
-        """Return the plan for a reply to messages, which may come from an untrusted client."""
+        """Return a plan for a reply to an untrusted client's dialogue, or raise a `UserError` if there can be none."""
         tokenizer = self.text_generator.tokenizer
         if self.text_generator.form == "text" and tokenizer.template is None:
             said = "messages: this model has not been trained on dialogues"
@@ -136,7 +136,7 @@ class Service:
         return self._plan(request, 1, lambda how: [self._around(how, ("", ""), number, before)], end)
 
     def infill(self, request: InfillRequest) -> Plan:
-        """Return the plan for texts with gaps."""
+        """Return a plan for texts with gaps, or raise a `UserError`, for example if a text is too long."""
         return self._plan(request, len(request.text), lambda _: self.text_generator.layouts(request.text))
 
     def _plan(
@@ -164,7 +164,7 @@ class Service:
         return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed, end=end)
 
     def sampler(self, asked: TextRequest) -> Sampler:
-        """Return the sampler for a request, or raise an error if it is incompatible with the model."""
+        """Return the sampler for a request, or raise a `UserError` if it is unknown or incompatible with the model."""
         sampler: Any = self.experiment.parts["sampler"]
         if asked.sampler is not None:
             sampler = Zoo.load().spec("sampler", asked.sampler)
@@ -208,7 +208,7 @@ class Service:
         return fitting(number or text_generator.length - sum(map(len, fitting(1).pieces)))
 
     def begin(self, plan: Plan, job: Job) -> list[WantedText]:
-        """Return a job's texts after the model chose open gap lengths; raise a `GoneError` if the job is cancelled."""
+        """Return a plan's texts; the model chooses variable gap lengths. Raise `GoneError` if the job is cancelled."""
         numbers = row_numbers(len(plan.layouts), plan.number)
         texts: list[WantedText] = []
         for layout, row in zip(plan.layouts, numbers, strict=True):
@@ -220,7 +220,7 @@ class Service:
 
 
 def parts_of(sampler: Sampler) -> SamplerChoices | None:
-    """Return the choices of a sampler or of its block sampler, or None for a sampler without choices."""
+    """Return the five components of a sampler or of its block sampler; None if it is not a `CompositeSampler`."""
     within = sampler.block_sampler if isinstance(sampler, SemiAutoregressiveSampler) else sampler
     return within.parts() if isinstance(within, CompositeSampler) else None
 

@@ -1,4 +1,4 @@
-"""An algorithm that changes gradients."""
+"""An algorithm that subtracts means from gradients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderAlgorithm:
-    """Gradient centralisation, which subtracts the mean from the gradient of each output unit's weights."""
+    """Gradient centralisation, which subtracts the mean from each row of the gradient of a weight matrix."""
 
     name = "placeholder"
-    summary = "subtracts the mean from the gradient of each output unit's weights"
+    summary = "subtracts the mean from each row of the gradient of a weight matrix"
     refs = ("arXiv:2004.01461",)
 
     def build(self) -> Algorithm:
-        """Return Composer's algorithm."""
+        """Return a Composer `Algorithm` that changes the gradients of every training step."""
         from .centring import Centring
 
         return Centring()  # type: ignore[no-untyped-call]  # Composer gives its classes no types
@@ -29,5 +29,5 @@ class PlaceholderAlgorithm:
 
 @hookimpl
 def atat_zoo_algorithm() -> list[type]:
-    """Return the components in this package."""
+    """Return the algorithms in this package."""
     return [PlaceholderAlgorithm]

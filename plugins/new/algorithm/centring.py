@@ -1,4 +1,4 @@
-"""The algorithm itself."""
+"""The Composer algorithm that changes the gradients."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Centring(Algorithm):
-    """Composer algorithm that runs between the backward pass and the optimizer step."""
+    """Composer algorithm that centres gradients between the backward pass and the optimizer step."""
 
     def match(self, event: Event, state: State) -> bool:
-        """Return whether the gradients of a step have been computed."""
+        """Return whether the event is the one between the backward pass and the optimizer step."""
         return event == Event.AFTER_TRAIN_BATCH
 
     def apply(self, event: Event, state: State, logger: Logger) -> None:
-        """Subtract the mean from the gradient of each row of a weight matrix."""
+        """Subtract, in place, the mean of each row from the gradients of all weight matrices."""
         for parameter in state.model.parameters():
             if parameter.grad is not None and parameter.ndim >= 2:
                 parameter.grad -= parameter.grad.mean(dim=tuple(range(1, parameter.ndim)), keepdim=True)

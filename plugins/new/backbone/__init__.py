@@ -16,7 +16,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderBackbone:
-    """Layers that average the values of all tokens, with learned weights per distance up to `reach`."""
+    """Layers that average the values of visible tokens, with one learned weight per signed distance up to `reach`."""
 
     name = "placeholder"
     summary = "mixes tokens with learned weights that depend only on their distance"
@@ -25,10 +25,10 @@ class PlaceholderBackbone:
 
     layers: int = param(2, help="number of layers", ge=1)
     width: int = param(64, help="width of the hidden states", ge=2)
-    reach: int = param(16, help="distance beyond which all tokens have the same weight", ge=1)
+    reach: int = param(16, help="distance beyond which the weight is constant", ge=1)
 
     def build(self, context: Context) -> nn.Module:
-        """Return the network, a `BackboneModule`."""
+        """Return the network, which implements `atat_zoo.modeling.backbones.BackboneModule`."""
         from .network import Network
 
         return Network(context.vocabulary_size, self.layers, self.width, self.reach)
@@ -36,5 +36,5 @@ class PlaceholderBackbone:
 
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
-    """Return the components in this package."""
+    """Return the backbones in this package."""
     return [PlaceholderBackbone]

@@ -1,4 +1,4 @@
-"""The network. Shapes: B sequences, L tokens, D width, V predictable tokens."""
+"""The backbone's network. Shapes: B sequences, L tokens, width D, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Network(nn.Module):
     def forward(
         self, tokens: Tensor, t: Tensor | None = None, *, positions: Tensor | None = None, attention: Any = None
     ) -> Tensor:
-        """Return hidden states [B, L, D]; see `BackboneModule`."""
+        """Return hidden states [B, L, D]; `BackboneModule` explains the arguments, of which `t` is ignored."""
         length = tokens.shape[1]
         place = torch.arange(length, device=tokens.device) if positions is None else positions
         distance = (place[..., :, None] - place[..., None, :]).clamp(-self.reach, self.reach) + self.reach
@@ -41,7 +41,7 @@ class Network(nn.Module):
 
 
 class Layer(nn.Module):
-    """Average over visible tokens followed by a feed-forward network, each with a residual connection."""
+    """Weighted average over visible tokens, then a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, reach: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, h: Tensor, distance: Tensor, seen: Tensor) -> Tensor:
-        """Return the updated h [B, L, D]; `distance` (int64, from 0) and `seen` (bool) are [L, L] or [B, L, L]."""
+        """Return the new h [B, L, D]; `distance` (int64, 0 … 2·reach) and `seen` (bool) are [L, L] or [B, L, L]."""
         share = self.weight[distance].masked_fill(~seen, -torch.inf).softmax(-1)
         h = h + share.to(h.dtype) @ self.value(self.norm(h))
         added: Tensor = self.mlp(h)

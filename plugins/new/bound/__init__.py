@@ -1,4 +1,4 @@
-"""An estimator of the bound that draws masks in antithetic pairs."""
+"""An estimator of the NELBO that draws masks in antithetic pairs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderBound:
-    """Masks the first k of n tokens in a random order with weight n/k, then the last n + 1 − k tokens of that order.
+    """Draws masks in pairs: the first k of n tokens in a random order, then the last n + 1 − k tokens of that order.
 
-    Each draw has the distribution of `exact_k`, but a pair covers a sequence more evenly than independent draws.
+    k is uniform on 1 … n. As in the bound `exact_k`, a mask of m tokens has weight n/m; a pair masks every token.
     """
 
     name = "placeholder"
@@ -31,7 +31,7 @@ class PlaceholderBound:
     follows_noise: ClassVar[bool] = False
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield masks and weights, which are functions of the keys, int64 [B], given maskable, bool [B, L]."""
+        """Yield `draws` weighted masks, determined by `maskable`, bool [B, L], and a key per sequence, int64 [B]."""
         import torch
 
         from atat_zoo.diffusion.likelihood_bounds import WeightedMask, uniform_order
@@ -51,5 +51,5 @@ class PlaceholderBound:
 
 @hookimpl
 def atat_zoo_bound() -> list[type]:
-    """Return the components in this package."""
+    """Return the estimators of the bound in this package."""
     return [PlaceholderBound]

@@ -1,4 +1,4 @@
-"""A document boundary at unindented lines."""
+"""A boundary that divides a file into documents at unindented lines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderBoundary:
-    """Starts a document at each line without leading white space, as for the entries in a dictionary."""
+    """Starts a document at each line without leading white space, for example at each entry of a dictionary."""
 
     name = "placeholder"
     summary = "one document per unindented line and the indented lines after it"
     refs = ()
 
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
-        """Yield the documents in a file, or raise a `MemoryError` if a document has more than `most` characters."""
+        """Yield the documents of a file, and raise a `MemoryError` at one with more than `most` characters."""
         waiting: list[str] = []
         size = 0
         for line in iter(partial(file.readline, most + 1), ""):
@@ -38,5 +38,5 @@ class PlaceholderBoundary:
 
 @hookimpl
 def atat_zoo_boundary() -> list[type]:
-    """Return the components in this package."""
+    """Return the boundaries in this package."""
     return [PlaceholderBoundary]

@@ -14,7 +14,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderCallback:
-    """Logs the norm of all weights as `weights/norm`."""
+    """Logs the L2 norm of all parameters as `weights/norm` every few training steps."""
 
     name = "placeholder"
     summary = "logs the norm of the weights"
@@ -23,7 +23,7 @@ class PlaceholderCallback:
     every: int = param(10, help="number of training steps between measurements", ge=1)
 
     def build(self) -> Callback:
-        """Return Composer's callback."""
+        """Return a Composer `Callback` that logs the norm every `every` training steps."""
         from .monitor import WeightMonitor
 
         return WeightMonitor(self.every)
@@ -31,5 +31,5 @@ class PlaceholderCallback:
 
 @hookimpl
 def atat_zoo_callback() -> list[type]:
-    """Return the components in this package."""
+    """Return the callbacks in this package."""
     return [PlaceholderCallback]

@@ -1,4 +1,4 @@
-"""The callback itself."""
+"""The Composer callback that logs the norm of the weights."""
 
 from __future__ import annotations
 

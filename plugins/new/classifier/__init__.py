@@ -18,7 +18,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderClassifier:
-    """p(class | z) = σ(s · (f − c)), where f is the number of the given letters per token; masks have no letters."""
+    """p(class | z) = σ(s · (f − c)), where f is the number of `letters` per token of the masked text z (masks: 0)."""
 
     name = "placeholder"
     summary = "classifies texts by the frequency of certain letters"
@@ -29,7 +29,7 @@ class PlaceholderClassifier:
     centre: float = param(0.2, help="number c of letters per token at which the probability is 0.5")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> Callable[[Tensor], Tensor]:
-        """Return a function from z, int64 [M, L], to log p(class | z), float32 [M]; masks (id V) have no letters."""
+        """Return a function from masked texts z, int64 [M, L], to log p(class | z), float32 [M]."""
         import torch
 
         each = [tokenizer.decode([i]) for i in range(tokenizer.vocabulary_size)]
@@ -44,5 +44,5 @@ class PlaceholderClassifier:
 
 @hookimpl
 def atat_zoo_classifier() -> list[type]:
-    """Return the components in this package."""
+    """Return the classifiers in this package."""
     return [PlaceholderClassifier]

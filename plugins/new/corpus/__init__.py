@@ -17,7 +17,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderCorpus(Corpus):
-    """Multiplication tables, one document per number; one tenth is for validation and one tenth for testing."""
+    """Multiplication tables, one document per number; a tenth is for validation and a tenth for testing."""
 
     name = "placeholder"
     summary = "multiplication tables, one per document"
@@ -27,7 +27,7 @@ class PlaceholderCorpus(Corpus):
     columns: int = param(10, help="products per table", ge=1)
 
     def documents(self, split: Split) -> Iterator[str]:
-        """Yield the tables in a split."""
+        """Yield the tables of a split, smallest number first; raise a `ValueError` if there is no such split."""
         if split not in ("train", "validation", "test"):
             raise ValueError(f"unknown split {split!r}")
         for i in range(self.tables):
@@ -35,11 +35,11 @@ class PlaceholderCorpus(Corpus):
                 yield "\n".join(f"{i} times {j} is {i * j}" for j in range(1, self.columns + 1))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what determines the text; change `version` when you change the wording."""
+        """Return the values that identify the text; change `version` when you change how a table is written."""
         return {"tables": self.tables, "columns": self.columns, "version": 1}
 
 
 @hookimpl
 def atat_zoo_corpus() -> list[type]:
-    """Return the components in this package."""
+    """Return the corpora in this package."""
     return [PlaceholderCorpus]

@@ -17,22 +17,22 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderCurriculum:
-    """Weights the loss at position i in proportion to exp(−s·i/L); training decreases s linearly to 0."""
+    """Weights the loss at position i of L in proportion to exp(−s·i/L), where s falls linearly to 0 in training."""
 
     name = "placeholder"
     summary = "gives higher loss weights to the first tokens of a sequence early in training"
     refs = ()
 
     sharpness: float = param(
-        1.0, help="initial s: the first token has exp(s) times the weight of the last", ge=0, le=50
+        1.0, help="initial s: the first token has about exp(s) times the weight of the last", ge=0, le=50
     )
 
     def build(self, context: Context) -> PlaceholderCurriculum:
-        """Return the component itself, because it has no state."""
+        """Return the component itself, which needs no network or state to compute weights."""
         return self
 
     def stage(self, progress: float) -> str:
-        """Return the name of the current stage."""
+        """Return the name of the stage: "beginnings" during training, "all" at its end (`progress` = 1)."""
         return "beginnings" if progress < 1 else "all"
 
     def weights(self, masked: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
@@ -50,5 +50,5 @@ class PlaceholderCurriculum:
 
 @hookimpl
 def atat_zoo_curriculum() -> list[type]:
-    """Return the components in this package."""
+    """Return the curricula in this package."""
     return [PlaceholderCurriculum]

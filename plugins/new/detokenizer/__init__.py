@@ -25,5 +25,5 @@ class PlaceholderDetokenizer:
 
 @hookimpl
 def atat_zoo_detokenizer() -> list[type]:
-    """Return the components in this package."""
+    """Return the detokenizers in this package."""
     return [PlaceholderDetokenizer]

@@ -16,7 +16,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderEstimator:
-    """Importance that is 1 divided by the number of times that the token occurs in its sequence."""
+    """Estimates a token's importance as 1 divided by the number of times that it occurs in its sequence."""
 
     name = "placeholder"
     summary = "tokens that are frequent in the sequence are less important"
@@ -26,7 +26,7 @@ class PlaceholderEstimator:
     learns: ClassVar[bool] = False
 
     def build(self, context: Context) -> nn.Module:
-        """Return an `EstimatorModule`."""
+        """Return the network, which implements `atat_zoo.modeling.estimators.EstimatorModule`."""
         from .module import Rarity
 
         return Rarity()
@@ -34,5 +34,5 @@ class PlaceholderEstimator:
 
 @hookimpl
 def atat_zoo_estimator() -> list[type]:
-    """Return the components in this package."""
+    """Return the importance estimators in this package."""
     return [PlaceholderEstimator]

@@ -31,7 +31,7 @@ class PlaceholderGuidance(Guidance):
     )
 
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
-        """Return a text generator with a guided denoiser."""
+        """Return a text generator whose denoiser applies the penalty; with strength 0, return the given one."""
         if not self.strength:
             return text_generator
         import torch
@@ -51,5 +51,5 @@ class PlaceholderGuidance(Guidance):
 
 @hookimpl
 def atat_zoo_guidance() -> list[type]:
-    """Return the components in this package."""
+    """Return the kinds of guidance in this package."""
     return [PlaceholderGuidance]

@@ -1,4 +1,4 @@
-"""A judge that does not use a network: an adaptive compression code."""
+"""A judge without a neural network: an adaptive model of bytes, as used for compression."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderJudge:
-    """NLL of each byte under a first-order Markov model that adapts to the text as it reads.
+    """Scores text with a first-order Markov model of bytes that starts empty and learns from each text as it reads it.
 
-    The model does not know any language: it only distinguishes repetitive text from other text.
+    The model does not know any language: it only distinguishes repetitive text, to which it gives a low NLL.
     """
 
     name = "placeholder"
@@ -27,7 +27,7 @@ class PlaceholderJudge:
     smoothing: float = param(0.5, help="constant added to every count (additive smoothing)", gt=0)
 
     def build(self, device: str) -> Code:
-        """Return a `JudgeModel`."""
+        """Return the model, which implements `atat_zoo.evaluation.judges.JudgeModel`; it does not use `device`."""
         from .model import Code
 
         return Code(self.smoothing)
@@ -35,5 +35,5 @@ class PlaceholderJudge:
 
 @hookimpl
 def atat_zoo_judge() -> list[type]:
-    """Return the components in this package."""
+    """Return the judges in this package."""
     return [PlaceholderJudge]

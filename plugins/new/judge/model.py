@@ -1,4 +1,4 @@
-"""The adaptive code."""
+"""The adaptive model of bytes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Code:
         self.smoothing = smoothing
 
     def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p of each text, float64 [n], and the number of bytes in each text, int64 [n]."""
+        """Return the NLL of each text in nats, float64 [n], and the number of bytes in each text, int64 [n]."""
         sizes = [len(text.encode()) for text in texts]
         return torch.tensor([self._cost(text) for text in texts], dtype=torch.float64), torch.tensor(sizes)
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return the frequency of each byte in each text, float32 [n, 256]."""
+        """Return the relative frequency of each byte in each of n nonempty texts, float32 [n, 256]."""
         counted = [torch.bincount(torch.tensor(list(text.encode())), minlength=256) for text in texts]
         return torch.stack([counts / counts.sum() for counts in counted]).float()
 

@@ -16,16 +16,16 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderLogger:
-    """Writes lines `step,metric,value` to a file in the run's folder `logs`, to which a resumed run appends."""
+    """Appends a line `step,metric,value` to a CSV file for each logged metric, also after a run is resumed."""
 
     name = "placeholder"
     summary = "writes a CSV file with step, metric and value to the run folder"
     refs = ()
 
-    file: str = param("placeholder.csv", help="file name")
+    file: str = param("placeholder.csv", help="name of the CSV file")
 
     def build(self, folder: Path) -> LoggerDestination:
-        """Return Composer's destination."""
+        """Return a Composer `LoggerDestination` that writes to the file in `folder`, a folder of the run."""
         from .destination import Table
 
         return Table(folder / self.file)
@@ -33,5 +33,5 @@ class PlaceholderLogger:
 
 @hookimpl
 def atat_zoo_logger() -> list[type]:
-    """Return the components in this package."""
+    """Return the loggers in this package."""
     return [PlaceholderLogger]

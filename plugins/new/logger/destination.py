@@ -1,4 +1,4 @@
-"""The destination for metrics."""
+"""The Composer logger destination that writes the file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Table(LoggerDestination):
-    """Logger destination that writes metrics from the first rank, one per line."""
+    """Logger destination that appends metrics to a CSV file, one per line; only rank 0 writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Write a dict from name to metric."""
+        """Append a line with the step, the name and the value of each metric."""
         if os.environ.get("RANK", "0") == "0":
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows([step, name, float(value)] for name, value in metrics.items())

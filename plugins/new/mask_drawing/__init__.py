@@ -1,4 +1,4 @@
-"""A mask drawing that masks spans."""
+"""A mask drawing that masks spans of adjacent tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderDrawing:
-    """Masks spans: adjacent tokens share a uniform random number u, and a token is masked if u is below its p."""
+    """Masks spans: the tokens of a span share a uniform random number, and those with a larger p are masked."""
 
     name = "placeholder"
     summary = "masks spans of adjacent tokens together, with unchanged marginals"
@@ -33,5 +33,5 @@ class PlaceholderDrawing:
 
 @hookimpl
 def atat_zoo_mask_drawing() -> list[type]:
-    """Return the components in this package."""
+    """Return the mask drawings in this package."""
     return [PlaceholderDrawing]

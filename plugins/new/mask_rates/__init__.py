@@ -27,7 +27,7 @@ class PlaceholderRates:
     slope: float = param(0.5, help="slope s, for a density of 1 − s at rate 0 and 1 + s at rate 1", gt=-1, lt=1)
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
-        """Return the quantile r of f at u, the time of r, and the weight 1/(r·f(r)), float32 with the shape of u."""
+        """Return the u-quantile r of f, the time at which `noise` has rate r, and 1/(r·f(r)), float32, shaped as u."""
         from atat_zoo.diffusion.contracts import NoiseLevels
 
         u = u.double()
@@ -39,5 +39,5 @@ class PlaceholderRates:
 
 @hookimpl
 def atat_zoo_mask_rates() -> list[type]:
-    """Return the components in this package."""
+    """Return the mask-rate distributions in this package."""
     return [PlaceholderRates]

@@ -1,4 +1,4 @@
-"""A masking strategy with two classes of tokens."""
+"""A masking strategy that masks important tokens more often."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderMasking:
-    """p = min(1, λ e^s) where importance exceeds `level`, else min(1, λ); λ makes the mean of p the mask rate."""
+    """Masks with probability min(1, λ e^s) where importance exceeds `level`, else min(1, λ); its mean is the rate."""
 
     name = "placeholder"
     summary = "masks tokens above an importance threshold more often"
     refs = ()
 
     level: float = param(0.5, help="importance threshold", ge=0, le=1)
-    strength: float = param(1.0, help="strength s, which gives a factor of exp(s)", ge=0, le=50)
+    strength: float = param(1.0, help="strength s: importance above the threshold multiplies λ by exp(s)", ge=0, le=50)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """Return mask probabilities p, float32 [B, L], given importance [B, L], rate [B] and maskable, bool [B, L]."""
@@ -32,5 +32,5 @@ class PlaceholderMasking:
 
 @hookimpl
 def atat_zoo_masking() -> list[type]:
-    """Return the components in this package."""
+    """Return the masking strategies in this package."""
     return [PlaceholderMasking]

@@ -26,17 +26,17 @@ class PlaceholderMetric(Metric):
     least: float = param(0.01, help="minimum probability", gt=0, le=1)
 
     def build(self) -> TorchMetric:
-        """Return the mean score of the predictions, with its standard error over sequences."""
+        """Return a TorchMetric that averages `score` over the predictions, with a standard error over sequences."""
         from atat_zoo.evaluation.metric_states import SequenceMean
 
         return SequenceMean(self.score)
 
     def score(self, log_probs: Tensor, tokens: Tensor) -> Tensor:
-        """Return the score [N] of each prediction, given log-probabilities [N, V] and true tokens [N]."""
+        """Return 1 where the true token [N] has p ≥ `least` under the log-probabilities [N, V], else 0: float64 [N]."""
         return (log_probs.gather(1, tokens[:, None])[:, 0] >= math.log(self.least)).double()
 
 
 @hookimpl
 def atat_zoo_metric() -> list[type]:
-    """Return the components in this package."""
+    """Return the metrics in this package."""
     return [PlaceholderMetric]

@@ -23,19 +23,19 @@ class PlaceholderNoise:
     complete: ClassVar[bool] = True
 
     def alpha(self, t: Tensor) -> Tensor:
-        """Return cos²(πt/2)."""
+        """Return α(t) = cos²(πt/2), the probability that a token is not masked at time t, for t of any shape."""
         return t.mul(math.pi / 2).cos().square()
 
     def weight(self, t: Tensor) -> Tensor:
-        """Return −α'/(1 − α) = π cot(πt/2)."""
+        """Return −α'(t)/(1 − α(t)) = π cot(πt/2), the weight of the cross-entropy in the NELBO, for t of any shape."""
         return t.mul(math.pi / 2).tan().reciprocal().mul(math.pi)
 
     def time_at(self, rate: Tensor) -> Tensor:
-        """Return t = (2/π) arcsin(√rate)."""
+        """Return t = (2/π) arcsin(√rate), the time at which the mask rate 1 − α(t) is `rate`."""
         return rate.clamp(0, 1).sqrt().asin().mul(2 / math.pi).clamp(0, 1)
 
 
 @hookimpl
 def atat_zoo_noise() -> list[type]:
-    """Return the components in this package."""
+    """Return the noise schedules in this package."""
     return [PlaceholderNoise]

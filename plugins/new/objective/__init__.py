@@ -18,7 +18,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderObjective:
-    """Trains with s·log(1 + CE/s) in place of the cross-entropy CE of each masked token; evaluates `mdlm`'s bound."""
+    """Trains with the loss s·log(1 + CE/s) of each masked token with cross-entropy CE; reports the bound of `mdlm`."""
 
     name = "placeholder"
     summary = "cross-entropy, damped for tokens with a large loss"
@@ -30,7 +30,7 @@ class PlaceholderObjective:
     scale: float = param(4.0, help="loss s in nats at which a token's gradient is halved", gt=0)
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
-        """Return an `ObjectiveModule`."""
+        """Return the `nn.Module`, which implements `atat_zoo.modeling.objectives.ObjectiveModule`."""
         from .module import Damped
 
         return Damped(context, parts, batch_size, self.scale)
@@ -38,5 +38,5 @@ class PlaceholderObjective:
 
 @hookimpl
 def atat_zoo_objective() -> list[type]:
-    """Return the components in this package."""
+    """Return the objectives in this package."""
     return [PlaceholderObjective]

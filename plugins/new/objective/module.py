@@ -1,4 +1,4 @@
-"""The module of the objective: its components and the loss."""
+"""The `nn.Module` of the objective, which holds its components and computes the loss."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Damped(DenoisingModule):
-    """Objective with uniform masks at the mask rate of a uniformly drawn time."""
+    """Module that masks the tokens of a sequence with equal probability, at a uniform time, and damps large losses."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, scale: float) -> None:
         super().__init__(context, parts, batch_size)
         self.scale = scale
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss of a micro-batch and values to log; random draws depend only on the sample numbers."""
+        """Return a dict with a micro-batch's `loss` and metrics; masks depend only on the seed and sample numbers."""
         self.begin(batch)
         step = self.masked_uniformly(batch, self.times(batch.index))
         ce = self.dense_cross_entropy(step)

@@ -1,4 +1,4 @@
-"""An optimizer."""
+"""The optimizer RAdam."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderOptimizer:
-    """RAdam, a form of Adam that rectifies the variance of its learning rate in the first steps."""
+    """RAdam, a form of Adam that rectifies the variance of its adaptive learning rate in the first steps."""
 
     name = "placeholder"
     summary = "RAdam, a form of Adam that does not need warmup"
@@ -25,7 +25,7 @@ class PlaceholderOptimizer:
     betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return torch's optimizer for the trainable parameters of the model."""
+        """Return torch's `RAdam` for the trainable parameters of the model."""
         from torch.optim import RAdam
 
         return RAdam([p for p in model.parameters() if p.requires_grad], lr=self.learning_rate, betas=self.betas)
@@ -33,5 +33,5 @@ class PlaceholderOptimizer:
 
 @hookimpl
 def atat_zoo_optimizer() -> list[type]:
-    """Return the components in this package."""
+    """Return the optimizers in this package."""
     return [PlaceholderOptimizer]

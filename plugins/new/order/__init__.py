@@ -17,7 +17,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderOrder(Order):
-    """Decodes the masked position that is nearest to the middle of the text first, or the farthest one."""
+    """Decodes positions from the middle of the text outwards or, with `first` = "ends", from both ends inwards."""
 
     name = "placeholder"
     summary = "decodes from the middle outwards, or from both ends inwards"
@@ -27,7 +27,7 @@ class PlaceholderOrder(Order):
     first: Literal["middle", "ends"] = param("middle", help="part of the text to decode first: the middle or the ends")
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a score for each position, float64 [A, L], of A texts; the highest score is decoded first."""
+        """Return a score for each of L positions in A texts, float64 [A, L]; the highest is decoded first."""
         import torch
 
         rows, length = step.open.shape
@@ -38,5 +38,5 @@ class PlaceholderOrder(Order):
 
 @hookimpl
 def atat_zoo_order() -> list[type]:
-    """Return the components in this package."""
+    """Return the decoding orders in this package."""
     return [PlaceholderOrder]

@@ -16,7 +16,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderBias:
-    """bias_i = ½ − ½ cos(2πi/period), a fixed wave along the sequence."""
+    """The bias ½ − ½ cos(2πi/period) at position i, a fixed wave along the sequence."""
 
     name = "placeholder"
     summary = "fixed wave between 0 and 1"
@@ -25,7 +25,7 @@ class PlaceholderBias:
     period: float = param(16.0, help="wavelength in positions", gt=1)
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `PositionBiasModule`."""
+        """Return the module, an `atat_zoo.modeling.masking.position_bias.PositionBiasModule`."""
         from .module import Waves
 
         return Waves(self.period)
@@ -33,5 +33,5 @@ class PlaceholderBias:
 
 @hookimpl
 def atat_zoo_position_bias() -> list[type]:
-    """Return the components in this package."""
+    """Return the position biases in this package."""
     return [PlaceholderBias]

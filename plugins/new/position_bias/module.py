@@ -1,4 +1,4 @@
-"""The module of the bias."""
+"""The `nn.Module` of the bias."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Waves(nn.Module):
-    """Module with fixed values and without state."""
+    """Module without parameters that computes a wave with a wavelength of `period` positions."""
 
     def __init__(self, period: float) -> None:
         super().__init__()

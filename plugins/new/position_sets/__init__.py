@@ -17,7 +17,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderPositionSets(PositionSets):
-    """Predicts the first and last free positions first, and then moves inwards to the middle."""
+    """Predicts positions from both ends inwards; each step takes `size` of the remaining ones at each end."""
 
     name = "placeholder"
     summary = "sets from both ends of the free positions to the middle"
@@ -26,7 +26,7 @@ class PlaceholderPositionSets(PositionSets):
     deterministic = True
 
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the step of each free position and −1 at all other positions, int64 [B, L]."""
+        """Return the step, from 0, of each position to predict (`free`, bool [B, L]) and −1 elsewhere, int64 [B, L]."""
         number = free.cumsum(1) - 1
         from_end = free.sum(1, keepdim=True) - 1 - number
         return (number.minimum(from_end) // self.size).masked_fill(~free, -1)
@@ -34,5 +34,5 @@ class PlaceholderPositionSets(PositionSets):
 
 @hookimpl
 def atat_zoo_position_sets() -> list[type]:
-    """Return the components in this package."""
+    """Return the kinds of position sets in this package."""
     return [PlaceholderPositionSets]

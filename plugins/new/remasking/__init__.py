@@ -17,7 +17,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderRemasking(Remasking):
-    """During the first steps, remasks each token from an earlier step with a fixed probability."""
+    """During the first steps, remasks each token that was sampled in an earlier step with a fixed probability."""
 
     name = "placeholder"
     summary = "remasks sampled tokens with a fixed probability during the first steps"
@@ -37,5 +37,5 @@ class PlaceholderRemasking(Remasking):
 
 @hookimpl
 def atat_zoo_remasking() -> list[type]:
-    """Return the components in this package."""
+    """Return the kinds of remasking in this package."""
     return [PlaceholderRemasking]

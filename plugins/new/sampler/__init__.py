@@ -28,7 +28,7 @@ class PlaceholderSampler(CompositeSampler):
     token_sampling: TokenSampling = component_param("token_sampling", "categorical", help="token sampling")
 
     def parts(self) -> SamplerChoices:
-        """Return the choices that the sampler combines."""
+        """Return the order, tokens per step and token sampling; the default is not to remask or stop early."""
         return SamplerChoices(
             order=LeftToRightOrder(),
             tokens_per_step=CosineTokensPerStep(steps=self.steps),
@@ -38,5 +38,5 @@ class PlaceholderSampler(CompositeSampler):
 
 @hookimpl
 def atat_zoo_sampler() -> list[type]:
-    """Return the components in this package."""
+    """Return the samplers in this package."""
     return [PlaceholderSampler]

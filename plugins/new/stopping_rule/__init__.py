@@ -17,7 +17,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderStoppingRule(StoppingRule):
-    """Stops when at most `left` positions are masked, which are then sampled in one step."""
+    """Fills all masked positions of a text in one step as soon as there are at most `left` of them."""
 
     name = "placeholder"
     summary = "stops when few masked positions are left"
@@ -29,11 +29,11 @@ class PlaceholderStoppingRule(StoppingRule):
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a mask, bool [A], that is True for each of A texts whose masks are all filled in this step."""
+        """Return a mask, bool [A], that is True for those of A texts whose masks are all to be filled in this step."""
         return step.open.sum(1) <= self.left
 
 
 @hookimpl
 def atat_zoo_stopping_rule() -> list[type]:
-    """Return the components in this package."""
+    """Return the stopping rules in this package."""
     return [PlaceholderStoppingRule]

@@ -16,18 +16,18 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderTarget:
-    """1 − p_θ(true token) at masked positions, which is the probability of predicting a different token."""
+    """1 − p_θ(true token) at each masked position: the probability that the denoiser gives to all other tokens."""
 
     name = "placeholder"
     summary = "probability that the denoiser gives to wrong tokens"
     refs = ()
 
     def __call__(self, masked: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the target, float32 [B, L] in [0, 1], and a mask of positions to train on, bool [B, L]."""
+        """Return the target, float32 [B, L] in [0, 1], and where to train on it, from `loss` = −log p_θ in nats."""
         return 1 - loss.float().neg().exp(), masked.masked
 
 
 @hookimpl
 def atat_zoo_target() -> list[type]:
-    """Return the components in this package."""
+    """Return the targets of the importance estimator in this package."""
     return [PlaceholderTarget]

@@ -19,7 +19,7 @@ CONTRACT = 2  # version of atat_zoo's contracts for which this package is writte
 
 @component
 class PlaceholderTask(Task):
-    """Fraction of held-out texts whose last counted token has the highest probability given all other tokens."""
+    """Accuracy of predicting the last token of a held-out text, without padding, from all its other tokens."""
 
     name = "placeholder"
     summary = "accuracy of predicting the last token of a sequence"
@@ -28,7 +28,7 @@ class PlaceholderTask(Task):
     texts: int = param(64, help="maximum number of held-out sequences; 0 for all", ge=0)
 
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
-        """Return a dict from name to score; the seed has no effect, because the task does not sample."""
+        """Return the accuracy as the score `last token`; the seed has no effect, because nothing is sampled."""
         import torch
 
         from atat_zoo.evaluation.held_out_text import digest, held_out_text
@@ -49,5 +49,5 @@ class PlaceholderTask(Task):
 
 @hookimpl
 def atat_zoo_task() -> list[type]:
-    """Return the components in this package."""
+    """Return the tasks in this package."""
     return [PlaceholderTask]

@@ -28,12 +28,12 @@ class PlaceholderTokenSampling(TokenSampling):
     temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return scores [M, V] for M positions and V tokens, and the temperature: p ∝ exp(score / temperature)."""
+        """Return scores [M, V] for M positions and V tokens, and the temperature; p ∝ exp(score / temperature)."""
         least = log_probs.amax(-1, keepdim=True) + math.log(self.share)
         return log_probs.masked_fill(log_probs < least, -math.inf), self.temperature
 
 
 @hookimpl
 def atat_zoo_token_sampling() -> list[type]:
-    """Return the components in this package."""
+    """Return the kinds of token sampling in this package."""
     return [PlaceholderTokenSampling]

@@ -26,15 +26,15 @@ class HalfBytes(TokenizerModel):
     eos = 33
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, two per byte."""
+        """Return the ids of a text, two per UTF-8 byte, without BOS and EOS."""
         return [i for byte in text.encode() for i in (byte >> 4, 16 + (byte & 15))]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of several texts."""
+        """Return the ids of several texts, each as from `encode`."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text for ids, without half bytes that lack the other half, because a model may generate those."""
+        """Return the text of ids, skipping half bytes that lack their other half, which a model may generate."""
         written, high = bytearray(), -1
         for i in ids:
             if 16 <= i < 32 and high >= 0:
@@ -45,13 +45,13 @@ class HalfBytes(TokenizerModel):
         return written.decode(errors="replace")
 
     def byte_counts(self) -> NDArray[np.int64]:
-        """Return the bytes per id, int64 [V]: 1 for a high half and 0 for a low half, so that a pair is one byte."""
+        """Return the bytes per id, int64 [34]: 1 for a high half and 0 for all others, so that a pair is one byte."""
         import numpy as np
 
         return (np.arange(self.vocabulary_size) < 16).astype(np.int64)
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json`."""
+        """Write `tokenizer.json` to a folder."""
         described = json.dumps({"tokenizer": "placeholder"})
         (folder / "tokenizer.json").write_text(described, encoding="utf-8")
 
@@ -65,15 +65,15 @@ class PlaceholderTokenizer(Tokenizer):
     refs = ()
 
     def train(self, documents: Callable[[], Iterator[str]]) -> HalfBytes:
-        """Return the tokenizer, which needs no training."""
+        """Return the tokenizer, without reading the documents, because it needs no training."""
         return HalfBytes()
 
     def load(self, folder: Path) -> HalfBytes:
-        """Return the tokenizer that `save` wrote."""
+        """Return the tokenizer, without reading the folder, because all instances are equal."""
         return HalfBytes()
 
 
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
-    """Return the components in this package."""
+    """Return the tokenizers in this package."""
     return [PlaceholderTokenizer]

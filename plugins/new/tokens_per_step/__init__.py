@@ -35,7 +35,7 @@ class PlaceholderTokensPerStep(TokensPerStep):
         return steps
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return the number of positions to unmask in each text, int64 [A] on the CPU."""
+        """Return the number of positions to unmask in each of A texts, int64 [A] on the CPU."""
         return step.remaining.clamp(max=self.taken(step.number))
 
     def taken(self, number: int) -> int:
@@ -48,5 +48,5 @@ class PlaceholderTokensPerStep(TokensPerStep):
 
 @hookimpl
 def atat_zoo_tokens_per_step() -> list[type]:
-    """Return the components in this package."""
+    """Return the components of the kind `tokens_per_step` in this package."""
     return [PlaceholderTokensPerStep]

@@ -29,12 +29,12 @@ class PlaceholderTransform(Transform):
     least: int = param(4, help="minimum number of tokens to keep", ge=1)
 
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
-        """Return the tokens to keep, or None if they are too few; the result depends only on the arguments."""
+        """Return the kept tokens, or None if they are fewer than `least`; `key` determines which tokens are dropped."""
         left = tokens[uniforms(len(tokens), key) >= self.share]
         return left if len(left) >= self.least else None
 
 
 @hookimpl
 def atat_zoo_transform() -> list[type]:
-    """Return the components in this package."""
+    """Return the transforms in this package."""
     return [PlaceholderTransform]

@@ -21,7 +21,7 @@ class PlaceholderUncertainty:
     refs = ("https://projecteuclid.org/euclid.bsmsp/1200512181",)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]; log V does not count logits of −∞."""
+        """Return the uncertainty, float32 [...] in [0, 1], of logits [..., V]; V does not count logits of −∞."""
         import torch
 
         precise = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -33,5 +33,5 @@ class PlaceholderUncertainty:
 
 @hookimpl
 def atat_zoo_uncertainty() -> list[type]:
-    """Return the components in this package."""
+    """Return the uncertainty metrics in this package."""
     return [PlaceholderUncertainty]
