@@ -19,11 +19,11 @@ def write(folder: Path) -> None:
 
 
 def _linked(source: Path) -> str:
-    """Return the text of a file; a link whose target is not a page of the site becomes plain text."""
+    """Return the text of a file with the site's paths in links; a link that leaves the site becomes plain text."""
 
     def kept(link: re.Match[str]) -> str:
         target = link["target"]
         there = re.match("https?:|#", target) or (target.endswith(".md") and (source.parent / target).exists())
-        return link[0] if there else link["words"]
+        return link[0].replace("(../../docs/", "(../../") if there else link["words"]
 
     return re.sub(r"\[(?P<words>[^\]]+)\]\((?P<target>[^)]+)\)", kept, source.read_text(encoding="utf-8"))

@@ -21,12 +21,13 @@ from tests.pages import ROOT
 
 DOCS = ROOT / "docs"
 SHELVES = ("", "tutorials", "how-to", "explanation", "results")
+READMES = sorted(ROOT.glob("plugins/atat-zoo-*/README.md"))
 PAGES = [*sorted(page for shelf in SHELVES for page in (DOCS / shelf).glob("*.md")), bad_input.PAGE]
 # Those with something to carry out; tests/test_bad_input.py holds the one of bad input, and packages those of theirs.
 WORKING = [
     page
     for page in PAGES
-    if page.stem not in ("error-messages", "exporting", "paper")
+    if page.stem not in ("error-messages", "exporting")
     and any(b.language in ("console", "toml", "python") for b in pages.blocks(page))
 ]
 
@@ -104,7 +105,7 @@ def test_the_blocks_of_a_page_do_what_they_say(page, folder):
     pages.carry_out(page, folder)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *READMES, *PAGES], ids=str)
 def test_links_to_files_lead_somewhere(page):
     """On GitHub, too, where a page that is written when the site is built is not."""
     for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
@@ -119,7 +120,7 @@ def test_the_page_of_study_files_has_every_key():
     assert all(f"`[{table}]`" in text for table in study_schema.TABLES)
 
 
-@pytest.mark.parametrize("readme", sorted(ROOT.glob("plugins/atat-zoo-*/README.md")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
 def test_a_plugin_is_installed_from_the_checkout(readme):
     asked = re.findall(r"pip install (?:-e )?\S+", readme.read_text(encoding="utf-8"))
     assert f"pip install -e plugins/{readme.parent.name}" in asked

@@ -1,4 +1,4 @@
-"""docs/how-to/paper.md: its examples are carried out, and it has every key of a manifest."""
+"""README.md: its examples are carried out, and it has every key of a manifest."""
 
 import shutil
 
@@ -9,7 +9,7 @@ from atat_zoo.registry.spec import fields_of
 from tests import pages
 from tests.evaluation.making import make_run
 
-PAGE = pages.ROOT / "docs" / "how-to" / "paper.md"
+PAGE = pages.ROOT / "plugins" / "atat-zoo-paper" / "README.md"
 
 
 @pytest.mark.slow
