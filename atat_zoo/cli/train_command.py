@@ -168,7 +168,7 @@ def _time(seconds: float) -> str:
 
 
 def finish(result: Result, as_json: bool) -> int:
-    """Write samples.txt, print the results of training, and return 0; if training stopped, return 128 + signal."""
+    """Write samples.txt, print the results and return 0; if training was interrupted, return 128 + signal."""
     path = result.folder.path
     if not result.finished:
         click.echo(f"stopped after step {result.step}; resume with: atat train --resume {path}")

@@ -90,7 +90,7 @@ class NGramPrior:
 
     @classmethod
     def count(cls, blocks: Iterable[NDArray[np.integer]], vocabulary_size: int) -> NGramPrior:
-        """Return the counts of tokens in blocks of sequences, each [rows, L]; ids ≥ `vocabulary_size` are padding.
+        """Return a prior that has counted blocks of sequences, each [rows, L]; ids ≥ `vocabulary_size` are padding.
 
         Counting takes at most 64 bytes per token, and the result 16 bytes per unique triple. Raises a `UserError` for a
         vocabulary of more than `LARGEST_VOCABULARY` tokens.

@@ -27,7 +27,7 @@ def inert(value: Any) -> str:
 
 
 def alone(script: str) -> str:
-    """Return a script wrapped in its own scope, because the library has many short global names."""
+    """Return a script in a function scope, so that short global names of two minified libraries do not clash."""
     return f"(() => {{\n{script}\n}})();"
 
 

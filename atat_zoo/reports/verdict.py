@@ -74,7 +74,7 @@ def _one(run: Table) -> Iterator[str]:
             low = "lower" if prior["percent"] < 0 else "higher"
             by = uncertain(abs(prior["percent"]), prior["percent_stderr"])
             its = uncertain(prior["value"], prior["stderr"])
-            against = f", {by} % {low} than an {TABLE} of {prior['reads']} ({its})"
+            against = f", {by} % {low} than that of an {TABLE} of {prior['reads']} ({its})"
         yield f"{name[0].upper()}{name[1:]} {said}{against}."
     yield from _look(run)
 

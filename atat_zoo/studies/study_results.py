@@ -227,7 +227,7 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
 
 
 def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[dict[str, Any]]:
-    """Return a table per arm with the samplers of each run, compared with the first sampler on the same sequences."""
+    """Return a table per arm with a row per sampler: values of all seeds, costs, and differences from the first row."""
     arms = []
     for arm, runs in written.items():
         rows = []

@@ -66,7 +66,7 @@ def from_json(data: bytes) -> Any:
 def refuse_halves(text: str, where: str) -> None:
     """Raise a `UserError` if a text, called `where`, contains half a surrogate pair, as truncated JSON may."""
     if half := _HALF.search(text):
-        said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is not valid text"
+        said = f"{where} has an unpaired surrogate, {half[0]!r}, at character {half.start()}, so it is not valid text"
         raise UserError(f"{said}; remove it, or replace it with U+FFFD")
 
 

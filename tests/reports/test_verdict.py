@@ -19,7 +19,7 @@ CASES = {
     "one run": ([((), {})], "a: objective mdlm, 450 training steps, 1,843,200 tokens of sotu. Perplexity 55.9 ± ", [
         "Perplexity 55.9 ± 1.2, 30.1 ± 0.6 % lower",
         "Evaluated on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17; ± is one standard",
-        "than an n-gram model of two neighbours (80.0 ± 1.5).",
+        "than that of an n-gram model of two neighbours (80.0 ± 1.5).",
     ]),
     "one of another objective": ([((), {"bound": "SEDD"})], "a: objective mdlm", ["SEDD bound 55.9 ± 1.2, "]),
     "one of a mixture": ([(MIXTURE, {})], "a: ", ["validation text of mixture (sotu, files (a.txt)), 4 masks"]),

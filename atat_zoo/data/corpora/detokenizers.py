@@ -121,10 +121,10 @@ class WikiTextDetokenizer(Detokenizer):
 
 @component
 class PTBDetokenizer(Detokenizer):
-    """Restores contractions, slashes, and the tokens `N` and `<unk>` (as `?`) in Penn Treebank; strips white space."""
+    """Restores contractions and slashes in Penn Treebank; writes `N` as 1 and `<unk>` as `?`; strips white space."""
 
     name = "ptb"
-    summary = "Penn Treebank: restores contractions and N for a number; <unk> becomes a question mark"
+    summary = "Penn Treebank: restores contractions; N (a number) becomes 1, and <unk> a question mark"
     refs = (_SOURCE, "https://aclanthology.org/J93-2004/")
 
     @override

@@ -70,7 +70,7 @@ def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def leaves(table: Mapping[str, Any], between: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each key of a table and its nested tables."""
+    """Yield the path and the value of each entry of a nested table that is not a table itself."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from leaves(value, between, f"{path}{key}{between}")

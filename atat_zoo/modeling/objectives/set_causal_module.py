@@ -39,7 +39,7 @@ from atat_zoo.system.devices import move_to
 
 
 class QueryAndContentTokens(NamedTuple):
-    """The inputs of the network; the first L inputs predict the free positions among 0 … L − 1."""
+    """The T inputs of the network: L queries, which predict their positions unless given, and then content tokens."""
 
     tokens: Tensor  # int64 [B, T]
     positions: Tensor  # int64 [B, T]

@@ -47,7 +47,7 @@ class DifficultyTarget:
     refs = ("arXiv:1905.03677",)
 
     scale: Literal["rank", "running"] = param(
-        "rank", help="rank: rank within the sequence; running: standardised by the running moments at the mask rate"
+        "rank", help="rank: rank within the sequence; running: standardised by running moments at similar mask rates"
     )
     decay: float = param(0.99, help="for the running scale: decay of the moments per step", ge=0, lt=1)
     bins: int = param(10, help="for the running scale: number of mask-rate bins with their own moments", ge=1, le=1000)

@@ -63,10 +63,10 @@ Rows = list[tuple[ArmRow, KnownStudy]]
 def over_runs(
     runs: Sequence[Report], value: Callable[[Report], float | None], relative: bool, intervals: str
 ) -> Interval | None:
-    """Return the mean of a value over runs, with an interval from their bounds' errors; None if a number is missing.
+    """Return the mean of a value over runs, with its interval over sequences or, with "both", over seeds and sequences.
 
-    The error of a value in nats per token is the standard error of the perplexity divided by the perplexity. With
-    `relative`, the value has another unit, and its relative error is that of the nats per token.
+    Returns None if a number is missing. The error of a value in nats per token is the standard error of the
+    perplexity divided by the perplexity; with `relative`, the value has another unit and the same relative error.
     """
     values, bounds = [value(run) for run in runs], [run["bounds"][run["bound"]] for run in runs]
     if None in values or any(bound["value"] is None or bound["stderr"] is None for bound in bounds):

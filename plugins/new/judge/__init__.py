@@ -20,7 +20,7 @@ class PlaceholderJudge:
     """
 
     name = "placeholder"
-    summary = "adaptive byte-level compression, which assigns a low NLL to repetitive text"
+    summary = "adaptive first-order Markov model of bytes, which gives repetitive text a low NLL"
     refs = ("doi:10.1109/TIT.1981.1056331",)
     folder: ClassVar[str | None] = None
 
