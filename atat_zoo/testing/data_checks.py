@@ -234,3 +234,5 @@ def check_judge(judge: Any, texts: tuple[str, ...] = JUDGED) -> None:
     close(
         nothing[1:], nats[:1], 1e-3 * float(nats[0]) + 1e-6, "an empty string must not change the NLLs of other texts"
     )
+    raises((UserError,), lambda: made.nats([]), "`nats` without texts must raise a UserError")
+    raises((UserError,), lambda: made.features([texts[0], ""]), "features of an empty string must raise a UserError")

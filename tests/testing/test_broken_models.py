@@ -181,14 +181,18 @@ TOKENIZERS = {
 }
 
 
-def judge(title="sound", nats=lambda nats, count: (nats, count), features=lambda found: found):
+def judge(title="sound", nats=lambda nats, count: (nats, count), features=lambda found: found, refuses=("nats", "")):
     """Return a judge of two nats a character, with what it says changed."""
 
     def said(texts):
+        if not texts and "nats" in refuses:
+            raise UserError("no texts")
         count = torch.tensor([len(text) for text in texts])
         return nats(2.0 * count.double(), count)
 
     def measured(texts):
+        if "" in texts and "" in refuses:
+            raise UserError("an empty text")
         return features(torch.tensor([[len(text), text.count("e")] for text in texts], dtype=torch.float32))
 
     return SimpleNamespace(build=lambda device: SimpleNamespace(title=title, nats=said, features=measured))
@@ -206,6 +210,8 @@ JUDGES = {
     "the features of a text must not depend on the other texts": judge(features=lambda found: found - found.mean(0)),
     "one vector per text": judge(features=lambda found: found[:, 0]),
     "an empty string must have 0 tokens and an NLL of 0": judge(nats=lambda nats, count: (nats + 1, count)),
+    "`nats` without texts must raise a UserError": judge(refuses=("",)),
+    "features of an empty string must raise a UserError": judge(refuses=("nats",)),
 }
 
 
