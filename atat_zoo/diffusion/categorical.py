@@ -42,6 +42,13 @@ def log_prob(log_probs: Tensor, tokens: Tensor, temperature: float | Tensor = 1.
     return torch.cat(pieces)
 
 
+def probabilities(log_probs: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the probabilities with which `draw` draws the tokens, float64 [N, V]."""
+    if temperature == 0:
+        return torch.zeros_like(log_probs, dtype=torch.float64).scatter_(-1, log_probs.argmax(-1, keepdim=True), 1.0)
+    return _tempered(log_probs, temperature).softmax(-1)
+
+
 def _pieces(log_probs: Tensor, temperature: float | Tensor) -> Iterator[tuple[slice, float | Tensor]]:
     """Yield slices of the N rows, each of at least one row and about `_AT_ONCE` elements, and their temperatures."""
     n, v = log_probs.shape
@@ -64,7 +71,14 @@ def _tempered(log_probs: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tensor:
-    p = _tempered(log_probs, temperature).exp()
+    return draw_by_weight(_tempered(log_probs, temperature).exp(), keys)
+
+
+def draw_by_weight(p: Tensor, keys: Tensor) -> Tensor:
+    """Return one token per row, int64 [N], in proportion to weights, float64 [N, V]; one with weight 0 is never drawn.
+
+    Each row has a random-number key, int64 [N].
+    """
     cumulative = p.cumsum(-1)
     total = cumulative[:, -1:]
     u = to_unit(keys, torch.float64).unsqueeze(-1)

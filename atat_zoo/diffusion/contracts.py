@@ -68,8 +68,9 @@ class StatefulComponent(Protocol):
 class Denoiser(Protocol):
     """The denoiser p_θ(x_i | z) of a model, for bounds and samplers.
 
-    A subclass defines `__call__` and `mask_id`; everything else has a default. `predict_with_order`, `score_visible`
-    and `begin` raise a `NotImplementedError` by default; attributes declare which of them a denoiser supports.
+    A subclass defines `__call__` and `mask_id`; everything else has a default. `predict_with_order`, `score_visible`,
+    `predict_ahead` and `begin` raise a `NotImplementedError` by default; attributes declare which of them a denoiser
+    supports.
     """
 
     mask_id: int  #: m; the predictable tokens are the ids below it
@@ -87,6 +88,7 @@ class Denoiser(Protocol):
     importance_reads: Literal["x", "z"] = "x"
     gives_order_weights: bool = False  #: whether it supports `predict_with_order`; false by default
     scores_visible_tokens: bool = False  #: whether it supports `score_visible`; false by default
+    predicts_ahead: bool = False  #: whether it supports `predict_ahead`; false by default
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return the SUBS log-probabilities at some masked positions.
@@ -134,6 +136,22 @@ class Denoiser(Protocol):
         """
         raise _unable("does not score visible tokens")
 
+    def predict_ahead(self, tokens: Tensor, steps: Tensor, first: Tensor, length: int) -> PredictAhead:
+        """Return the predictions of one forward pass over texts that contain drafts; see `PredictAhead`.
+
+        The pass predicts the positions of steps j … j + `length` from the tokens of all steps before j, for j from
+        `first` to at most `first` + `length`, as far as the tokens of these steps are not masked. A generation begins
+        with `first` = 0. In each later call, `first` is larger, and the tokens of all steps before the previous step
+        are those of the last call.
+
+        Args:
+            tokens: int64 [B, L]; final in the steps before `first`, then drafts, and masks in all later steps.
+            steps: the step of each position in the decoding order, int64 [B, L]; −1 if given.
+            first: the first step of each row whose tokens are not final, int64 [B].
+            length: the number of steps that are predicted beyond the next one.
+        """
+        raise _unable("does not predict several steps ahead")
+
     def begin(self, batch: int, window: int) -> BlockDecoder:
         """Return a decoder for `batch` empty sequences; `window` is the maximum number of tokens seen at once.
 
@@ -152,6 +170,17 @@ class Denoiser(Protocol):
     def select(self, rows: Tensor) -> Denoiser:
         """Return the denoiser for the given rows of the batch, int64 [A]; by default, the denoiser itself."""
         return self
+
+
+class PredictAhead(Protocol):
+    """The predictions of a forward pass of `Denoiser.predict_ahead`."""
+
+    def __call__(self, tokens: Tensor, row: Tensor, position: Tensor, before: Tensor) -> Tensor:
+        """Return log p_θ [N, V] at rows and positions, given the tokens of all steps below `before`, int64 [N] each.
+
+        `tokens`, int64 [B, L], are those of the forward pass, or have changed only in the steps from `before` on. A
+        prediction of a step after `before` may also use `tokens` of the steps in between.
+        """
 
 
 def _unable(what: str) -> NotImplementedError:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
+from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, PredictAhead
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
 from atat_zoo.system.errors import UserError
@@ -32,6 +32,7 @@ class GuidedDenoiser(Denoiser):
         self.importance_reads = "x" if importance is not None else denoiser.importance_reads
         self.gives_order_weights = denoiser.gives_order_weights
         self.scores_visible_tokens = denoiser.scores_visible_tokens
+        self.predicts_ahead = denoiser.predicts_ahead and not isinstance(change, Contrast)
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
@@ -58,6 +59,17 @@ class GuidedDenoiser(Denoiser):
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         log_probs, own = self.denoiser.score_visible(tokens, t, where, visible)
         return self.guide(log_probs, tokens, t, where), own
+
+    @override
+    def predict_ahead(self, tokens: Tensor, steps: Tensor, first: Tensor, length: int) -> PredictAhead:
+        predict = self.denoiser.predict_ahead(tokens, steps, first, length)
+
+        def guided(tokens: Tensor, row: Tensor, position: Tensor, before: Tensor) -> Tensor:
+            visible = tokens[row].masked_fill(steps[row] >= before[:, None], self.mask_id)
+            where = torch.arange(len(row), device=row.device), position
+            return self.guide(predict(tokens, row, position, before), visible, None, where)
+
+        return guided
 
     @override
     def begin(self, batch: int, window: int) -> BlockDecoder:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import attrs
 from typing_extensions import override
 
-from atat_zoo.registry import component, components_param, param
+from atat_zoo.registry import component, component_param, components_param, param
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,19 +114,32 @@ class LeftToRightPositionSets(PositionSets):
 
 @component
 class BlocksPositionSets(PositionSets):
-    """Blocks from left to right, each predicted at once: block diffusion with one step per block."""
+    """Blocks of consecutive sets of another order, each predicted at once.
+
+    From left to right, this is block diffusion with one step per block. A model that learns an order together with its
+    blocks also predicts positions some steps ahead, from which the sampler `speculative` drafts tokens.
+    """
 
     name = "blocks"
-    summary = "blocks of free positions from left to right, with one set per block"
-    refs = ("arXiv:2503.09573",)
+    summary = "blocks of consecutive sets in one set; by default, blocks of free positions from left to right"
+    refs = ("arXiv:2503.09573", "arXiv:1811.03115")
 
-    block_size: int = param(4, help="positions per block", ge=1)
+    block_size: int = param(4, help="sets of `order` per block; for left to right, positions per block", ge=1)
+    order: PositionSets = component_param("position_sets", "left_to_right", help="order that is divided into blocks")
 
-    deterministic = True
+    @property
+    @override
+    def deterministic(self) -> bool:
+        return self.order.deterministic
+
+    @property
+    @override
+    def reads_importance(self) -> bool:
+        return self.order.reads_importance
 
     @override
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        return ((free.cumsum(1) - 1) // self.block_size).masked_fill(~free, -1)
+        return self.order.step_indices(free, keys, score) // self.block_size  # −1 remains −1
 
 
 @component

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.contracts import Denoiser, PredictAhead
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
@@ -131,7 +131,7 @@ class Hashed(FunctionDenoiser):
     (`asked`).
     """
 
-    gives_order_weights = scores_visible_tokens = True
+    gives_order_weights = scores_visible_tokens = predicts_ahead = True
 
     def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0, **facts: Any) -> None:
         """Create a denoiser with logits in [0, sharpness) and the attributes `facts` of a `FunctionDenoiser`."""
@@ -160,6 +160,22 @@ class Hashed(FunctionDenoiser):
         """Return log-probabilities and, as log-weights of the order, −log p of token 0; see `Denoiser`."""
         log_probs = self(tokens, t, where)
         return log_probs, -log_probs[:, 0]
+
+    def predict_ahead(self, tokens: Tensor, steps: Tensor, first: Tensor, length: int) -> PredictAhead:
+        """Return log-probabilities that are a hash of all tokens of earlier steps; see `Denoiser`."""
+        if bool((tokens == self.mask_id)[steps < first[:, None]].any()):
+            raise ValueError("the denoiser must be called with all tokens of earlier steps")
+        self.calls += 1
+        self.evaluated += len(tokens)
+
+        def predict(tokens: Tensor, row: Tensor, position: Tensor, before: Tensor) -> Tensor:
+            ahead = steps[row, position] - before
+            if not bool(((before >= first[row]) & (ahead >= 0) & (ahead <= length)).all()):
+                raise ValueError("the denoiser must be called for the steps that it predicts")
+            z = tokens[row].masked_fill(steps[row] >= before[:, None], self.mask_id)
+            return self._hashed(z, (torch.arange(len(row)), position))
+
+        return predict
 
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         """Return log-probabilities, and log p of each visible token from the same hash; see `Denoiser`."""

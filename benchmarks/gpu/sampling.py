@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from benchmarks.gpu.measured import Found
     from benchmarks.gpu.setting import Setting
 
-#: The objective whose network learns an order, for samplers that need one; the other samplers use `mdlm`.
-OF = {"learned_order": "adaptive_position"}
+#: The experiments whose network samplers with a model of their own use; the other samplers use `mdlm`.
+OF = {"learned_order": "adaptive_position", "speculative": "strided"}
 BAR = 0.6  # the network's share of ancestral sampling
 
 
@@ -53,8 +53,10 @@ def measure(setting: Setting, found: Found) -> None:
     size = setting.size
 
     def recipe(name: str) -> Any:
-        own = ["objective.use=adaptive", "objective.bias=left_to_right", "sampler.use=learned_order"]
-        return setting.experiment("mdlm", f"data.length={size.text_length}", *(own if name != "mdlm" else ()))
+        learned = ["objective.use=adaptive", "objective.bias=left_to_right", "sampler.use=learned_order"]
+        strided = ["objective.use=strided_causal", "sampler.use=strided"]
+        own = {"adaptive_position": learned, "strided": strided}.get(name, [])
+        return setting.experiment("mdlm", f"data.length={size.text_length}", *own)
 
     modules = {}
     for name, module in denoisers(setting, recipe, size.vocabulary, torch.float32).items():

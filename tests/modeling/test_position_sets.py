@@ -33,6 +33,11 @@ def test_turns_that_are_not_drawn():
     assert shares(steps(alone, [1, 0], rows=100)) == {(0, -1): 1}
     assert steps("left_to_right", free) == [-1, 0, 1, -1, 2, 3, 4]
     assert steps({"use": "blocks", "block_size": 2}, free) == [-1, 0, 0, -1, 1, 1, 2]
+    of_streams = {"use": "blocks", "block_size": 2, "order": {"use": "strided", "stride": 4}}
+    assert steps(of_streams, free) == [-1, 0, 0, -1, 1, 1, 0]
+    assert ZOO.spec("position_sets", of_streams).deterministic
+    assert not ZOO.spec("position_sets", {"use": "blocks", "order": "random"}).deterministic
+    assert ZOO.spec("position_sets", {"use": "blocks", "order": "by_importance"}).reads_importance
     assert steps("at_once", free) == [-1, 0, 0, -1, 0, 0, 0]
     assert steps({"use": "staggered", "sets": 3, "window": 0}, free) == [-1, 0, 0, -1, 1, 1, 2]
 

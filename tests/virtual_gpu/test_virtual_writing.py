@@ -90,7 +90,7 @@ def written(move, model, sampler, guidance=None):
 
 def samplers():
     """Yield a network and a sampler: every named one, one with each part that these leave, and those of an order."""
-    own, taken = {"learned_order": "adaptive", "learned": "adaptive"}, set()
+    own, taken = {"learned_order": "adaptive", "learned": "adaptive", "speculative": "sets"}, set()
     for name in names("sampler"):
         yield own.get(name, "mdlm"), {"use": name}
         parts = getattr(Zoo.load().spec("sampler", name), "parts", lambda: None)()

@@ -6,7 +6,7 @@ Shapes: B rows of a batch, A rows of a step, L positions, T inputs, C cached inp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import attrs
 import torch
@@ -14,12 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from atat_zoo.diffusion.attention import attention_mask
-from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, PredictAhead
 from atat_zoo.diffusion.dropout import groups_of_sequences
 from atat_zoo.diffusion.likelihood_bounds import Estimate, WeightedMask, average
 from atat_zoo.diffusion.positions import Where, pairs, to_host
 from atat_zoo.diffusion.randomness import fold, interval_index, sequence_keys, stream, uniform
+from atat_zoo.diffusion.set_inputs import (
+    TokenRoles,
+    draft_inputs,
+    inverse,
+    num_extra_content_tokens,
+    query_and_content_tokens,
+    token_roles,
+)
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
 from atat_zoo.modeling.noise import LinearNoise
@@ -36,66 +43,6 @@ from atat_zoo.modeling.objectives.denoising import (
 from atat_zoo.modeling.position_sets import StridedPositionSets
 from atat_zoo.registry import Context
 from atat_zoo.system.devices import move_to
-
-
-class QueryAndContentTokens(NamedTuple):
-    """The T inputs of the network: L queries, which predict their positions unless given, and then content tokens."""
-
-    tokens: Tensor  # int64 [B, T]
-    positions: Tensor  # int64 [B, T]
-    attention: Any  # which inputs each input sees: a bool mask or a `BlockMask`
-
-
-class TokenRoles(NamedTuple):
-    """The roles of the inputs at positions 0 … L, all [B, L + 1]; the first input is the start, which is given."""
-
-    token: Tensor  # the token
-    readable_from: Tensor  # the step from which that token may be read
-    step: Tensor  # the input's step: that of the token that it predicts, or else `readable_from`
-    content_only: Tensor  # whether the token needs an extra input at this position, which predicts nothing
-
-
-def token_roles(x: Tensor, steps: Tensor, mask_id: int) -> TokenRoles:
-    """Return the roles for tokens x and their steps, int64 [B, L], without empty steps; see `SetCausalObjective`."""
-    ready = F.pad(steps + 1, (1, 0))
-    own = F.pad(steps, (0, 1), value=-1)  # the step of the prediction there, −1 for none
-    step = torch.where(own >= 0, own, ready)
-    alone = (own >= 0) & (ready != step) & (ready <= steps.amax(1, keepdim=True))
-    return TokenRoles(F.pad(x, (1, 0), value=mask_id), ready, step, alone)
-
-
-def query_and_content_tokens(
-    of: TokenRoles, mask_id: int, others: int, in_blocks: bool = False
-) -> QueryAndContentTokens:
-    """Return the inputs at positions 0 … L and `others` extra inputs per row, which only provide their tokens."""
-    readable = of.readable_from <= of.step
-    content, step = readable & (of.readable_from == of.step), of.step
-    tokens = torch.where(readable, of.token, mask_id)
-    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    if others:
-        where = of.content_only.sort(dim=1, descending=True, stable=True).indices[:, :others]
-        own, more = (tokens, positions, step, content), (of.token, positions, of.readable_from, of.content_only)
-        joined = (torch.cat([a, b.gather(1, where)], 1) for a, b in zip(own, more, strict=True))
-        tokens, positions, step, content = joined
-    # With inputs sorted by step, blocks could be skipped for any steps; but dropout draws by the place of an input.
-    # An input without a token is never seen.
-    seen_from = step.masked_fill(~content, torch.iinfo(step.dtype).max)
-
-    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (seen_from[row, key] <= step[row, query]) | (query == key)
-
-    return QueryAndContentTokens(
-        tokens, positions, attention_mask(sees, len(tokens), tokens.shape[1], tokens.device, in_blocks=in_blocks)
-    )
-
-
-def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
-    """Return how many extra inputs to add to all rows if they need `needed`, int64 [B] on the host.
-
-    The number is rounded up, because a compiled network is compiled again for every new shape.
-    """
-    most = int(needed.max())
-    return most if most < 2 else min(of.step.shape[1] - 1, -(-most // 8) * 8)
 
 
 class SetCausalModule(DenoisingModule):
@@ -296,6 +243,10 @@ class SetCausalPredictor(Predictor):
 
     scores_visible_tokens = False
 
+    def __init__(self, module: DenoisingModule) -> None:
+        super().__init__(module)
+        self.predicts_ahead = module.backbone.takes_cache
+
     @override
     def begin_generation(self, tokens: Tensor) -> Denoiser:
         if self.module.backbone.takes_cache:
@@ -348,6 +299,7 @@ class IncrementalPredictor(Predictor):
     """
 
     scores_visible_tokens = False
+    predicts_ahead = True
 
     def __init__(self, module: DenoisingModule, texts: GenerationState, rows: Tensor | None = None) -> None:
         super().__init__(module)
@@ -382,19 +334,37 @@ class IncrementalPredictor(Predictor):
         count = int(sizes.max()) if len(tokens) else 0
         order = kind.sort(dim=1, stable=True).indices
         positions = order[:, :count]
-        is_content = content.gather(1, positions)
+        sees = content.gather(1, positions)[:, None] | torch.eye(count, dtype=torch.bool, device=order.device)
         read = F.pad(tokens, (1, 0), value=self.mask_id).gather(1, positions)
         cache = StepCache(texts, self.rows, host_rows, count)
-        hidden = self.module.read(read, positions=positions, attention=cache.attention(is_content), cache=cache)
+        hidden = self.module.read(read, positions=positions, attention=cache.attention(sees), cache=cache)
         cache.finish(new)
-        slot = torch.zeros_like(order).scatter_(
-            1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
-        )
-        head_inputs = HeadInputs(hidden).at((row, slot[row, position]))
+        head_inputs = HeadInputs(hidden).at((row, inverse(order)[row, position]))
         if self.module.prior is not None:
             near = neighbours_of(tokens, self.module.prior.reach, self.mask_id)
             head_inputs = HeadInputs(head_inputs.hidden, near[row, position])
         return self.log_probs(head_inputs, tokens.device)
+
+    @override
+    def predict_ahead(self, tokens: Tensor, steps: Tensor, first: Tensor, length: int) -> PredictAhead:
+        rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
+        inputs = draft_inputs(tokens, steps, first, length, self.mask_id, rows)
+        self.texts.count[inputs.rows] = inputs.cached  # without drafts
+        cache = StepCache(self.texts, self.rows, inputs.rows, inputs.tokens.shape[1])
+        seen = cache.attention(inputs.sees)
+        hidden = self.module.read(inputs.tokens, positions=inputs.positions, attention=seen, cache=cache)
+        reach = 0 if self.module.prior is None else self.module.prior.reach
+        # Neighbours of the same or a later step, which the n-gram prior does not read.
+        later = neighbours_of(steps, reach, -1) >= steps[..., None] if reach else None
+
+        def predict(tokens: Tensor, row: Tensor, position: Tensor, before: Tensor) -> Tensor:
+            head_inputs = HeadInputs(hidden).at((row, inputs.place(row, position, before)))
+            if later is not None:
+                near = neighbours_of(tokens, reach, self.mask_id).masked_fill(later, self.mask_id)
+                head_inputs = HeadInputs(head_inputs.hidden, near[row, position])
+            return self.log_probs(head_inputs, tokens.device)
+
+        return predict
 
 
 class GenerationState:
@@ -432,16 +402,17 @@ class StepCache(Cache):
         """Return C, the largest number of cached tokens in any row."""
         return self.most
 
-    def attention(self, is_content: Tensor) -> Tensor:
-        """Return the attention mask, bool [A, 1, T, C + T]: an input attends to cached tokens, new ones and itself."""
-        T = is_content.shape[1]
+    def attention(self, sees: Tensor) -> Tensor:
+        """Return the attention mask, bool [A, 1, T, C + T], from which new inputs each input attends to, [A, T, T].
+
+        All inputs attend to all cached tokens.
+        """
         if self.even:
-            itself = torch.eye(T, dtype=torch.bool, device=is_content.device)
-            return F.pad((is_content[:, None] | itself)[:, None], (self.most, 0), value=True)
-        within = self.input.clamp(0, T - 1) == self.input
-        new = is_content.gather(1, self.input.clamp(0, T - 1)) & within
-        itself = self.input[:, None] == torch.arange(T, device=is_content.device)[:, None]
-        return (itself | (new | (self.input < 0))[:, None])[:, None]
+            return F.pad(sees[:, None], (self.most, 0), value=True)
+        T = sees.shape[1]
+        within = self.input.clamp(0, T - 1)
+        new = sees.gather(2, within[:, None].expand(-1, T, -1)) & (within == self.input)[:, None]
+        return (new | (self.input < 0)[:, None])[:, None]
 
     @override
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

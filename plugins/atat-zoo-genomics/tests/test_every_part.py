@@ -17,6 +17,7 @@ OBJECTIVES = {"block": {"block_size": 4}, "strided_causal": {"stride": 4}}
 NEEDS = {
     "learned_order": {"objective": {"use": "adaptive"}, "estimator": {"use": "transformer"}},
     "policy": {"estimator": {"use": "kmer"}, "masking": {"use": "reveal"}},
+    "speculative": {"objective": {"use": "set_causal"}},
 }
 
 

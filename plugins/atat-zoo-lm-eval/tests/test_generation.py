@@ -13,7 +13,7 @@ from atat_zoo import Zoo
 from atat_zoo.system.errors import UserError
 
 # These follow what was trained with a model.
-NEEDY = ("learned_order", "policy")
+NEEDY = ("learned_order", "policy", "speculative")
 SAMPLERS = [each for each in Zoo.load().names("sampler") if each not in NEEDY]
 
 

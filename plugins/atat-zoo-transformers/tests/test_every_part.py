@@ -54,6 +54,7 @@ def test_every_objective_learns_and_writes(objective, model, tmp_path):
 NEEDS = {
     "learned_order": ["objective.use=adaptive", "estimator.use=transformer"],
     "policy": ["estimator.use=transformer", "estimator.reads=z", "masking.use=reveal"],
+    "speculative": ["objective.use=set_causal"],
 }
 
 

@@ -11,6 +11,8 @@ from atat_zoo.registry import Context
 V, L, N = 7, 6, 8  # vocabulary, length, rows of a global batch
 CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5)
 BACKBONE = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "zero"}
+DEEP = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32}
+COUNTED = DEEP | {"ngram_prior": 2}
 BASELINES = {
     "autoregressive": {"use": "autoregressive"},
     "sedd": {"use": "sedd"},
@@ -57,6 +59,20 @@ def build(objective, seed=0, random=True, context=CONTEXT, **parts):
                 if "norm" not in name and "scale" not in name:
                     parameter.normal_(std=0.4)
     return module
+
+
+def sets_of(length, v=V, sets="strided", counts=False, **objective):
+    """A network of two layers with random weights, in float64, with a prior if asked for."""
+    context = Context(vocabulary_size=v, length=length, width=16, seed=5)
+    backbone = COUNTED if counts else DEEP
+    module = build({"use": "set_causal", **objective}, context=context, backbone=backbone, position_sets=sets)
+    if counts:
+        prior, pairs = module.prior, torch.cartesian_prod(torch.arange(v), torch.arange(v))
+        times = (pairs.sum(1) * 7 + pairs[:, 0]) % 5 + 1
+        for apart in (1, 2):
+            prior.register_buffer(f"apart_{apart}", torch.cat([pairs, times[:, None]], 1).int())
+        prior.tokens = torch.arange(1, v + 1)
+    return module.double().eval()
 
 
 def full_batch(tokens, step=0, progress=0.1):

@@ -7,24 +7,22 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from small_objectives import BACKBONE, L, V, batch, build, full_batch
+from small_objectives import BACKBONE, COUNTED, DEEP, L, V, batch, build, full_batch, sets_of
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.likelihood_bounds import uniform_order
 from atat_zoo.diffusion.randomness import fold, sequence_keys, uniform
+from atat_zoo.diffusion.set_inputs import num_extra_content_tokens, token_roles
 from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.objectives import set_causal_module
 from atat_zoo.modeling.objectives.denoising import importance_loss
-from atat_zoo.modeling.objectives.set_causal_module import num_extra_content_tokens, token_roles
 from atat_zoo.registry import Context
 from tests.examples import at_most
 
 ZOO = Zoo.load()
 RANDOM = ZOO.spec("position_sets", {"use": "random", "sets": None})
-DEEP = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32}
-COUNTED = DEEP | {"ngram_prior": 2}
 MAPS = [
     "strided",
     {"use": "strided", "stride": 3, "random_offset": True},
@@ -62,20 +60,6 @@ def test_a_training_step_reads_a_text_once_and_dialogues_or_subsets_twice(object
         parts={"position_sets": ZOO.spec("position_sets", "strided")},
     )
     assert ZOO.spec("objective", objective).network_input(experiment) == (4, tokens)
-
-
-def sets_of(length, v=V, sets="strided", counts=False, **objective):
-    """A network of two layers with random weights, in float64, with a prior if asked for."""
-    context = Context(vocabulary_size=v, length=length, width=16, seed=5)
-    backbone = COUNTED if counts else DEEP
-    module = build({"use": "set_causal", **objective}, context=context, backbone=backbone, position_sets=sets)
-    if counts:
-        prior, pairs = module.prior, torch.cartesian_prod(torch.arange(v), torch.arange(v))
-        times = (pairs.sum(1) * 7 + pairs[:, 0]) % 5 + 1
-        for apart in (1, 2):
-            prior.register_buffer(f"apart_{apart}", torch.cat([pairs, times[:, None]], 1).int())
-        prior.tokens = torch.arange(1, v + 1)
-    return module.double().eval()
 
 
 def text(length, v=V, rows=3, seed=0):

@@ -1,0 +1,130 @@
+"""The inputs of a set-causal network: of a pass over all steps, and of one that verifies drafts and drafts on.
+
+Shapes: B or A rows, L positions, T inputs, N predictions, n + 1 predicted steps for each step from which a pass
+predicts (see `Denoiser.predict_ahead`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from atat_zoo.diffusion.attention import attention_mask
+from atat_zoo.diffusion.positions import to_host
+
+
+class QueryAndContentTokens(NamedTuple):
+    """The T inputs of the network: L queries, which predict their positions unless given, and then content tokens."""
+
+    tokens: Tensor  # int64 [B, T]
+    positions: Tensor  # int64 [B, T]
+    attention: Any  # which inputs each input sees: a bool mask or a `BlockMask`
+
+
+class TokenRoles(NamedTuple):
+    """The roles of the inputs at positions 0 … L, all [B, L + 1]; the first input is the start, which is given."""
+
+    token: Tensor  # the token
+    readable_from: Tensor  # the step from which that token may be read
+    step: Tensor  # the input's step: that of the token that it predicts, or else `readable_from`
+    content_only: Tensor  # whether the token needs an extra input at this position, which predicts nothing
+
+
+def token_roles(x: Tensor, steps: Tensor, mask_id: int) -> TokenRoles:
+    """Return the roles for tokens x and their steps, int64 [B, L], without empty steps; see `SetCausalObjective`."""
+    ready = F.pad(steps + 1, (1, 0))
+    own = F.pad(steps, (0, 1), value=-1)  # the step of the prediction there, −1 for none
+    step = torch.where(own >= 0, own, ready)
+    alone = (own >= 0) & (ready != step) & (ready <= steps.amax(1, keepdim=True))
+    return TokenRoles(F.pad(x, (1, 0), value=mask_id), ready, step, alone)
+
+
+def query_and_content_tokens(
+    of: TokenRoles, mask_id: int, others: int, in_blocks: bool = False
+) -> QueryAndContentTokens:
+    """Return the inputs at positions 0 … L and `others` extra inputs per row, which only provide their tokens."""
+    readable = of.readable_from <= of.step
+    content, step = readable & (of.readable_from == of.step), of.step
+    tokens = torch.where(readable, of.token, mask_id)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    if others:
+        where = of.content_only.sort(dim=1, descending=True, stable=True).indices[:, :others]
+        own, more = (tokens, positions, step, content), (of.token, positions, of.readable_from, of.content_only)
+        joined = (torch.cat([a, b.gather(1, where)], 1) for a, b in zip(own, more, strict=True))
+        tokens, positions, step, content = joined
+    # With inputs sorted by step, blocks could be skipped for any steps; but dropout draws by the place of an input.
+    # An input without a token is never seen.
+    seen_from = step.masked_fill(~content, torch.iinfo(step.dtype).max)
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (seen_from[row, key] <= step[row, query]) | (query == key)
+
+    return QueryAndContentTokens(
+        tokens, positions, attention_mask(sees, len(tokens), tokens.shape[1], tokens.device, in_blocks=in_blocks)
+    )
+
+
+def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
+    """Return how many extra inputs to add to all rows if they need `needed`, int64 [B] on the host.
+
+    The number is rounded up, because a compiled network is compiled again for every new shape.
+    """
+    most = int(needed.max())
+    return most if most < 2 else min(of.step.shape[1] - 1, -(-most // 8) * 8)
+
+
+class DraftInputs(NamedTuple):
+    """The inputs of a pass, and where its predictions are; `cached` and `rows` are on the host."""
+
+    tokens: Tensor  # int64 [A, T]
+    positions: Tensor  # int64 [A, T], in 0 … L
+    sees: Tensor  # which new inputs each input attends to, bool [A, T, T]
+    cached: Tensor  # number of final tokens that were read before, int64 [A]
+    rows: Tensor  # int64 [A]
+    slot: Tensor  # the place of each candidate among the inputs, int64 [A, L + 1 + L · (n + 1)]
+    ready: Tensor  # the step from which the token of each input may be read, int64 [A, L + 1]
+    first: Tensor  # int64 [A]
+
+    def place(self, row: Tensor, position: Tensor, before: Tensor) -> Tensor:
+        """Return the places, int64 [N], of the inputs that predict positions from all steps below `before`."""
+        L = self.ready.shape[1] - 1
+        predicted = (self.slot.shape[1] - L - 1) // L
+        asked = L + 1 + position * predicted + before - self.first[row]
+        return self.slot[row, torch.where(self.ready[row, position] == before, position, asked)]
+
+
+def draft_inputs(tokens: Tensor, steps: Tensor, first: Tensor, length: int, mask_id: int, rows: Tensor) -> DraftInputs:
+    """Return the inputs for the arguments of `Denoiser.predict_ahead` and the row numbers, int64 [A]."""
+    L, device = tokens.shape[1], tokens.device
+    # As in `SetCausalObjective`, the input at position i = 0 … L has the token i − 1 and is read from `ready` on.
+    text, ready = F.pad(tokens, (1, 0), value=mask_id), F.pad(steps + 1, (1, 0))
+    there = F.pad(tokens != mask_id, (1, 0), value=True)
+    content = there & (ready >= first[:, None]) & (ready <= steps.amax(1, keepdim=True))
+    # A prediction given all steps before j needs its own input, unless a content token there is read from j on.
+    before = (first[:, None] + torch.arange(length + 1, device=device))[:, None]
+    own, known = steps[..., None], (ready * there).amax(1)[:, None, None]
+    asked = (own >= before) & (own <= before + length) & (before <= known) & (ready[:, :L, None] != before)
+    # All candidates: L + 1 content tokens, which come first and sorted by step, and length + 1 inputs per position.
+    seen = torch.where(ready[:, :L, None] < before, text[:, :L, None], mask_id)
+    candidates = torch.cat([text, seen.flatten(1)], 1)
+    level = torch.cat([ready, before.expand_as(seen).flatten(1)], 1)
+    place = torch.arange(L + 1, device=device)
+    place = torch.cat([place, place[:L].repeat_interleave(length + 1)]).expand_as(level)
+    kind = torch.cat([ready.masked_fill(~content, L + 2), L + 2 - asked.flatten(1).long()], 1)
+    sizes, cached, host_rows = to_host(torch.stack([(kind < L + 2).sum(1), (ready < first[:, None]).sum(1), rows]))
+    order = kind.sort(dim=1, stable=True).indices
+    read = order[:, : int(sizes.max())]
+    levels, kinds = level.gather(1, read), kind.gather(1, read)
+    seen_from = levels.masked_fill(kinds > L, L + 2)
+    sees = (seen_from[:, None] <= levels[..., None]) | torch.eye(read.shape[1], dtype=torch.bool, device=device)
+    found = candidates.gather(1, read), place.gather(1, read), sees
+    return DraftInputs(*found, cached, host_rows, inverse(order), ready, first)
+
+
+def inverse(order: Tensor) -> Tensor:
+    """Return the inverses of permutations, int64 [A, N]."""
+    numbers = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.zeros_like(order).scatter_(1, order, numbers)
