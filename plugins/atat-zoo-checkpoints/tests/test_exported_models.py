@@ -131,7 +131,7 @@ def test_it_is_pushed_privately_unless_said_and_a_refusal_of_the_hub_keeps_the_e
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", forbidden)
     with pytest.raises(
-        UserError, match=r"--push me/mine: the upload failed: 403 Forbidden; .*out is complete: .* retry with"
+        UserError, match=r"--push me/mine: the upload failed: 403 Forbidden; .*out is complete; .* retry with"
     ) as one:
         model_export.push(out, "me/mine")
     assert "\n" not in str(one.value)

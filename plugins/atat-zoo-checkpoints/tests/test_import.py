@@ -82,7 +82,7 @@ def test_a_model_is_measured_writes_and_is_given_back(form, tmp_path):
 def test_a_network_of_which_no_config_was_published_is_not_given_back(tmp_path):
     checkpoint(tmp_path, TRAINED["autoregressive"])
     import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
-    with pytest.raises(UserError, match=r"cannot be exported: no mdlm model with objective"):
+    with pytest.raises(UserError, match=r"cannot be exported: no published mdlm config.json has objective"):
         given_back(tmp_path / "run", tmp_path / "back")
 
 
