@@ -255,7 +255,7 @@ def model_sum(run: RunFolder) -> str | None:
 
 
 def evaluated(tables: Iterable[Table]) -> list[Table]:
-    """Return valid evaluations on the experiment's corpus, sorted by step; an invalid error or correlation is None."""
+    """Return valid evaluations of the experiment's corpus, by step; an invalid error or correlation becomes None."""
     found = []
     for table in tables:
         if isinstance(table.get("bounds"), dict) and not table.get("corpus"):

@@ -60,7 +60,7 @@ def resume_from(
             f"({clip(', '.join(kept))}); restore this file, or train from the beginning in another folder"
         )
     if differences:
-        message(f"changed since step {last.step}: {clip(', '.join(map(str, differences)))}")
+        message(f"since step {last.step}: {clip(', '.join(map(str, differences)), 1000)}")
     return experiment, last
 
 

@@ -127,7 +127,7 @@ def test_what_changed_since_the_checkpoint_is_told_or_refused(tiny, tmp_path):
     text = folder.resolved.read_text()
     folder.resolved.write_text(text.replace("save_every = 5", "save_every = 3"))
     assert resume_from(folder, [], told.append)[1].step == 24
-    assert told == ["changed since step 24: train.save_every changed from 5 to 3"]
+    assert told == ["since step 24: train.save_every changed from 5 to 3"]
     folder.resolved.write_text(text.replace("lanes = 4", "lanes = 8"))
     with pytest.raises(UserError, match=r"at step 24 \(data.lanes changed from 4 to 8\); restore this file"):
         resume_from(folder, [], told.append)
@@ -164,7 +164,7 @@ def test_what_changes_no_weight_may_be_edited(tiny, uninterrupted):
     edited["sampler"]["steps"] = 2
     (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
     said = tiny.atat("train", "--resume", folder.name, "data.workers=2", "seed=5").stdout  # the seed is the run's
-    assert "changed since step 20: sampler.steps changed from 4 to 2, data.root " in said
+    assert "since step 20: sampler.steps changed from 4 to 2, data.root " in said
     assert "data.workers changed from 0 to 2" in said
     assert RunFolder(folder).table()["data"]["workers"] == 2
     (change,) = json.loads((folder / "environment.json").read_text())["changed"]
