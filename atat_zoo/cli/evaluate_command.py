@@ -63,7 +63,7 @@ def evaluate(
     if policy:
         parts = chosen(run, overrides, sampler, step)[0].parts
         if why := parts["sampler"].no_policy_bound_because:
-            others = "choose another sampler, such as ancestral"
+            others = "choose another sampler"
             raise UserError(f"--bound policy does not cover sampler {parts['sampler'].name!r}: {why}; {others}")
         given["bound"] = None
     elif overrides or sampler is not None or orders is not None:

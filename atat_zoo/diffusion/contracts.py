@@ -69,8 +69,8 @@ class Denoiser(Protocol):
     """The denoiser p_θ(x_i | z) of a model, for bounds and samplers.
 
     A subclass defines `__call__` and `mask_id`; everything else has a default. `predict_with_order`, `score_visible`,
-    `predict_ahead` and `begin` raise a `NotImplementedError` by default; attributes declare which of them a denoiser
-    supports.
+    `predict_ahead` and `begin` are optional: attributes declare which of them a denoiser supports, and a call to
+    another one is refused with a sentence that says what the denoiser cannot do.
     """
 
     mask_id: int  #: m; the predictable tokens are the ids below it
@@ -147,7 +147,7 @@ class Denoiser(Protocol):
         Args:
             tokens: int64 [B, L]; final in the steps before `first`, then drafts, and masks in all later steps.
             steps: the step of each position in the decoding order, int64 [B, L]; −1 if given.
-            first: the first step of each row whose tokens are not final, int64 [B].
+            first: for each row, the first step with tokens that are not final, int64 [B].
             length: the number of steps that are predicted beyond the next one.
         """
         raise _unable("does not predict several steps ahead")

@@ -10,6 +10,7 @@ for each difference with its interval, in their order. A source is the name of a
     parameters ARM/OTHER           how many times as many parameters
     multiplier ARM                 how many times as many steps the baseline takes
     task N SCORE: ARM              the mean over seeds; `least` or `most` in place of an arm: over the arms
+    metric NAME: least             of all arms and seeds; or `most`
 
 or `samples STUDY N`, a row of docs/results/study-samples.json; or `given X`, which is X and no result.
 """
@@ -89,6 +90,10 @@ def _found(report, rest):
         (found,) = (each for each in report["tasks"][int(number)]["scores"] if each["score"] == score)
         means = {row["arm"]: statistics.fmean(row["values"]) for row in found["rows"]}
         return [], [{"least": min, "most": max}[arm](means.values()) if arm in ("least", "most") else means[arm]]
+    if what == "metric":
+        name, which = more.split(": ")
+        values = [run["metrics"][name]["value"] for arm in report["arms"].values() for run in arm["runs"]]
+        return [], [{"least": min, "most": max}[which](values)]
     part = report["test"] if what == "test" else report
     arm, _, other = (more if what in ("test", "parameters") else rest).partition("/")
     (found,) = (each for each in part["comparisons"] if (each["arm"], each["against"]) == (arm, other))

@@ -24,7 +24,7 @@ _NEEDS = "the sampler 'speculative' needs a model that learns position sets"
 
 @component
 class SpeculativeSampler(Sampler):
-    """Position sets whose tokens are drafted several steps ahead and verified together in the next forward pass.
+    """Drafts the tokens of several decoding steps, and verifies the drafts together in the next forward pass.
 
     The texts have exactly the distribution of decoding one set per step, in as many forward passes or fewer: x_i of
     step j is drawn from p_i = p_θ(x_i | x_k, c_k < j), whatever was drafted. A pass reads the drafts x̃ of the next m
@@ -43,7 +43,8 @@ class SpeculativeSampler(Sampler):
 
     A pass has up to (m + 1)² inputs for each position of a set: a larger m saves passes, but each one takes longer.
     Few drafts are accepted unless the model has learned to predict positions several steps ahead: train it on a
-    `mixture` of an order and its `blocks`. With an n-gram prior, a draft also uses the drafts that precede it.
+    `mixture` of an order and its `blocks`. With an n-gram prior, a draft also uses the drafts that precede it. A pass
+    reads up to (m + 1)² inputs per position of a set, so it pays for few texts at a time, not for large batches.
     Relatives are blockwise parallel decoding (Stern et al., arXiv:1811.03115) and speculative decoding by any-subset
     models (arXiv:2504.20456) and by masked diffusion (arXiv:2510.03929).
     """

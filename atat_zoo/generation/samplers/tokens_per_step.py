@@ -251,8 +251,8 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a problem if the model is time-conditioned with a different noise schedule."""
         own = experiment.parts["noise"]
-        here, trained = (inline(unstructure(noise)) for noise in (self.noise, own))
         if experiment.parts["backbone"].reads_time and own != self.noise:
+            here, trained = (inline(unstructure(noise)) for noise in (self.noise, own))
             yield Problem(
                 "sampler",
                 f"tokens_per_step 'first_hitting' has the noise schedule {here}, but the model was trained with "

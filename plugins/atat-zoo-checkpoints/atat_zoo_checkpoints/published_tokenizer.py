@@ -30,7 +30,7 @@ class Text(NamedTuple):
 
 
 def text_of(published: Published, said: dict[str, Any], named: str | None, ends: tuple[str, str] | None = None) -> Text:
-    """Return the `Text` of a model's tokenizer; raise a `UserError` if there is none or it cannot be read.
+    """Return the `Text` of a model's tokenizer; raise a `UserError` if it is missing or unreadable.
 
     Args:
         published: the model.

@@ -116,8 +116,8 @@ class FASTQCorpus(_FromFiles):
                 rest = [line for _, line in itertools.islice(lines, 3)]
                 if not first.startswith("@") or len(rest) < 3 or not rest[1].startswith("+"):
                     raise UserError(
-                        f"corpus: {path}, line {number}: a read has four lines, of which the first starts with @ "
-                        "and the third with +; correct the read, or copy the file again"
+                        f"corpus: {path}, line {number}: a read must have four lines; the first must start with "
+                        "@, and the third with +; correct the read, or copy the file again"
                     )
                 if len(rest[2]) != len(rest[0]):
                     raise UserError(

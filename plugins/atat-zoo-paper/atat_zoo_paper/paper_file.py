@@ -191,6 +191,8 @@ class CitedRow:
     at_most: bool = param(False, help="whether the values are upper bounds")
 
     def __attrs_post_init__(self) -> None:
+        if self.at_most and not self.values:
+            raise ValueError("at_most: there are no values that could be upper bounds; add values, or leave it out")
         if not SOURCE.fullmatch(self.source):
             got = clip(repr(self.source), 60)
             raise ValueError(f"source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300, got {got}")

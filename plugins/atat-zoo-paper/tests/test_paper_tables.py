@@ -269,6 +269,7 @@ def test_a_table_that_cannot_be_is_one_sentence(place, scores, table, change, sa
     [
         ({"source": "Sahoo et al., 2024"}, "source: expected arXiv:2406.07524 or doi:10.1162/tacl_a_00300"),
         ({"table": "mian"}, "cited[0].table: unknown table 'mian'; did you mean 'main'?"),
+        ({"at_most": True}, "at_most: there are no values that could be upper bounds"),
         ({"values": {"valu": 1.0}}, "cited[0].values: table 'main' has no column 'valu'; did you mean 'value'?"),
     ],
 )
