@@ -43,8 +43,9 @@ class SpeculativeSampler(Sampler):
 
     A pass has up to (m + 1)² inputs for each position of a set: a larger m saves passes, but each one takes longer.
     Few drafts are accepted unless the model has learned to predict positions several steps ahead: train it on a
-    `mixture` of an order and its `blocks`. With an n-gram prior, a draft also uses the drafts that precede it. A pass
-    reads up to (m + 1)² inputs per position of a set, so it pays for few texts at a time, not for large batches.
+    `mixture` of an order and its `blocks`. With an n-gram prior, a draft also uses the drafts that precede it. A
+    pass reads up to (m + 1)² inputs per position of a set, so it saves time for few texts at a time, not for large
+    batches.
     Relatives are blockwise parallel decoding (Stern et al., arXiv:1811.03115) and speculative decoding by any-subset
     models (arXiv:2504.20456) and by masked diffusion (arXiv:2510.03929).
     """
