@@ -79,8 +79,10 @@ def not_worse(report: Report) -> str:
 
 def _method(part: Report) -> str:
     methods = " and ".join(dict.fromkeys(arm["method"] for arm in part["arms"].values()))
+    fewest = part.get("fewest_sequences", part["sequences"])
+    lengths = f" or fewer longer ones (at least {fewest:,})" if fewest < part["sequences"] else ""
     return (
-        f"{part['sequences']:,} held-out sequences, {part['tokens']:,} tokens, "
+        f"{part['sequences']:,} held-out sequences{lengths}, {part['tokens']:,} tokens, "
         f"{number(part['draws'], 'mask')} per sequence, evaluated with {methods or NONE}, mask seed {part['seed']}."
     )
 

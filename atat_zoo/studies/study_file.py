@@ -98,7 +98,7 @@ def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None
                 yield f"{where}: {steps} appears twice; list each number once"
             if f"{name}-{steps}" in arms:
                 yield f"arms.{name}-{steps}: {name!r} with {steps} steps already has this name; rename the arm"
-            for other in arm.against or (baseline,):
+            for other in (baseline,) if arm.against is None else arm.against:
                 if other in arms and steps not in arms[other].budgets:
                     yield f"{where}: {name!r} is compared with {other!r}, which lacks this budget; add {steps} there"
     for point, overrides in sweep.points.items() if sweep else ():
@@ -111,7 +111,7 @@ def _with_budgets(arms: Mapping[str, ArmSpec], baseline: str) -> Iterator[tuple[
     for name, arm in arms.items():
         yield name, arm
         for steps in arm.budgets:
-            others = arm.against or (() if name == baseline else (baseline,))
+            others = (() if name == baseline else (baseline,)) if arm.against is None else arm.against
             against, overrides = tuple(f"{other}-{steps}" for other in others), (f"train.steps={steps}",)
             yield f"{name}-{steps}", ArmSpec(like=name, overrides=overrides, seeds=arm.seeds, against=against)
 
@@ -145,7 +145,7 @@ def _names(study: Study) -> Iterator[str]:
         where = f"arms.{name}"
         if (arm.experiment is None) == (arm.like is None):
             yield f"{where}: set either experiment or like, but not both"
-        for other in arm.against:
+        for other in arm.against or ():
             yield from missing(f"{where}.against", other)
             if other == name:
                 yield f"{where}.against: an arm cannot be compared with itself; leave {name!r} out"
@@ -210,11 +210,12 @@ def _runs(study: Study) -> list[str]:
     for arm, run in loaded.items():
         if (steps := run.experiment.train.steps) in study.arms[arm].budgets:
             problems.append(f"arms.{arm}.budgets: {steps} is already the arm's own number of steps; leave it out")
-    base = loaded.get(study.baseline)
     for arm, run in loaded.items():
-        for key, one, other in _other_tokens(run.experiment, base.experiment) if base else ():
-            values = f"{clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}"
-            problems.append(f"arms.{arm}: {key} is {values}, so nats per token are not comparable; make them equal")
+        beside = (study.baseline,) if study.gaps and arm in study.gaps.arms else ()
+        for name, base in [(name, loaded[name]) for name in (*study.against(arm), *beside) if name in loaded]:
+            for key, one, other in _other_tokens(run.experiment, base.experiment):
+                values = f"{clip(repr(one), 60)}, and {clip(repr(other), 60)} for {name!r}"
+                problems.append(f"arms.{arm}: {key} is {values}, so nats per token are not comparable; make them equal")
     for i, task in enumerate(study.held_out.tasks):
         for arm, run in loaded.items():
             said = [problem.text for problem in problems_of(task, run.experiment)]

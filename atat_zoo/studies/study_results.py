@@ -207,10 +207,12 @@ def _median(values: Sequence[Any]) -> Any:
 
 def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arms and their comparisons on one part of the held-out text."""
-    first = next((each for arm in measured.values() for each in arm.values()), None)
+    texts = [(len(each.count), int(each.count.sum())) for arm in measured.values() for each in arm.values()]
+    sequences, tokens = max(texts, default=(0, 0))
     return {
-        "sequences": len(first.count) if first else 0,
-        "tokens": int(first.count.sum()) if first else 0,
+        "sequences": sequences,
+        "tokens": tokens,
+        "fewest_sequences": min(texts, default=(0, 0))[0],
         "draws": study.held_out.mask_samples,
         "seed": study.held_out.seed,
         "level": LEVEL,

@@ -46,7 +46,9 @@ class ArmSpec:
     seeds: tuple[int, ...] = param((), help="seeds; default: the study's", ge=0)
     budgets: tuple[int, ...] = param((), help="additional step counts, each trained as an arm named NAME-STEPS", ge=1)
     bound: str | None = param(None, help="bound to compare, such as sets; default: that of `like`, or the first")
-    against: tuple[str, ...] = param((), help="arms that this arm is compared with; default: the baseline")
+    against: tuple[str, ...] | None = param(
+        None, help="arms that this arm is compared with; default: the baseline; [] compares it with none"
+    )
     match_seconds: str | None = param(
         None, help="arm whose training time this arm matches; the time per step of `like` determines its training steps"
     )
@@ -237,8 +239,10 @@ class Study:
         return [*self.overrides, *(text for name in self.chain(arm) for text in self.arms[name].overrides)]
 
     def against(self, arm: str) -> tuple[str, ...]:
-        """Return the arms that an arm is compared with: its `against` or else the baseline, which has none."""
-        return self.arms[arm].against or (() if arm in self.at_budgets(self.baseline) else (self.baseline,))
+        """Return the arms that an arm is compared with: its `against`, or else the baseline, which has none."""
+        if (given := self.arms[arm].against) is not None:
+            return given
+        return () if arm in self.at_budgets(self.baseline) else (self.baseline,)
 
     def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
         """Return an arm's run, with a sweep point and number of steps if given; raise `UserError` if it is invalid."""

@@ -170,6 +170,7 @@ folder = "study"
 [arms]
 plain = { experiment = "tiny.toml" }
 short = { like = "plain", overrides = ["train.steps=2"], against = ["plain"] }
+halves = { like = "short", overrides = ["data.length=8"], against = [] }
 as-long = { like = "short", match_seconds = "short" }
 [sweep]
 seed = 17
@@ -184,15 +185,22 @@ def test_a_sweep_chooses_on_one_half_and_what_follows_uses_it(place):
     place.write(SWEPT)
     before = [row["run"] for row in json.loads(place.study("--dry-run", "--json")[0])["runs"]]
     sweep = ["plain-low-seed17", "plain-middle-seed17", "plain-high-seed17"]
-    assert before == [*sweep, "plain-?-seed18", "short-?-seed18", "as-long-?-seed18"]
+    assert before == [*sweep, "plain-?-seed18", "short-?-seed18", "halves-?-seed18", "as-long-?-seed18"]
     place.study("--jobs", "2")
     report = place.report()
     chosen = report["sweep"]["arms"]["plain"]
     assert (chosen["chosen"], chosen["at_an_end"]) == ("high", True)
     assert chosen["nats_per_token"]["low"] > chosen["nats_per_token"]["high"]
-    runs = ["plain-high-seed18", "short-high-seed18", "as-long-high-seed18"]
+    runs = ["plain-high-seed18", "short-high-seed18", "halves-high-seed18", "as-long-high-seed18"]
     assert place.runs() == sorted([*sweep, *runs])
-    assert [arm["point"] for arm in report["arms"].values()] == ["high"] * 3
+    assert [arm["point"] for arm in report["arms"].values()] == ["high"] * 4
+    # An arm with sequences of another length is compared with none.
+    assert {(each["arm"], each["against"]) for each in report["comparisons"]} == {
+        ("short", "plain"),
+        ("as-long", "plain"),
+    }
+    assert report["fewest_sequences"] < report["sequences"]
+    assert f" or fewer longer ones (at least {report['fewest_sequences']}), " in (place.folder / "study.md").read_text()
     # Its steps are those of `short`, whose time it was to take: both are measured by the same runs.
     assert report["arms"]["as-long"]["steps"] == 2
     kept = {path.parent.parent.name: path.name for path in place.folder.glob("*/evaluations/study-*.json")}

@@ -50,6 +50,8 @@ def test_a_budget_is_an_arm_of_its_own(read):
     run = study.run("fast-8", 18, "low")
     assert (run.experiment.train.steps, run.experiment.train.max_grad_norm, run.bound) == (8, 4.0, "sets")
     assert study.against("fast-8") == ("plain-8",)
+    alone = read(changed.replace('like = "plain",', 'like = "plain", against = [], budgets = [9],'))
+    assert (alone.against("fast"), alone.against("fast-9")) == ((), ())
     assert (study.against("plain-2"), study.seeds["fast-8"]) == ((), (18,))
     for before, after, said in (
         ("fast =", "plain-2 =", "arms.plain-2: 'plain' with 2 steps already has this name; rename the arm"),
@@ -101,6 +103,20 @@ def writing(each, arm="plain"):
         (("optimizer.", "optimiser."), ["arms.fast: 'optimiser.learning_rate=1e-2' in its overrides: optimiser"]),
         (("optimizer.learning_rate=1e-2", "seed=3"), ["arms.fast.overrides: the key seeds sets the seed"]),
         (("optimizer.learning_rate=1e-2", "data.length=8"), ["arms.fast: data.length is 8, and 16 for 'plain'"]),
+        (
+            (
+                'optimizer.learning_rate=1e-2"]',
+                'data.length=8"]\nagainst = []\n[arms.z]\nlike = "fast"\nagainst = ["fast", "plain"]',
+            ),
+            ["arms.z: data.length is 8, and 16 for 'plain'"],
+        ),
+        (
+            (
+                'optimizer.learning_rate=1e-2"]',
+                'data.length=8"]\nagainst = []\n[gaps]\narms=["plain", "fast"]\neach=["left_to_right"]\nlengths=[4]',
+            ),
+            ["arms.fast: data.length is 8, and 16 for 'plain'"],
+        ),
         (("optimizer.learning_rate=1e-2", "tokenizer.use=bpe"), ["tokenizer.use is", "tokenizer.vocabulary_size"]),
         (("[arms.fast]", '[arms."a/b"]'), ["arms.a/b: expected a folder name of letters"]),
         (
