@@ -157,6 +157,14 @@ def test_the_documented_ones_are_as_the_report_has_them():
         assert [schedule.strength(at) / curriculum.sharpness for at in (0.0, 0.04, 0.199, 0.201)] == strengths
 
 
+def test_the_easy_stage_of_the_finetuning_has_the_full_strength():
+    made = shipped("finetuning/importance")
+    curriculum, steps = made.parts["curriculum"], made.train.steps
+    schedule = curriculum.build(Context(vocabulary_size=4, length=4, steps=steps))
+    strengths = [schedule.strength(step / steps) for step in range(steps)]
+    assert strengths == [0, *[-0.5] * 19, *[0] * 60, *[0.5] * 20]
+
+
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
     return tmp_path_factory.mktemp("shards")

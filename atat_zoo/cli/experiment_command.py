@@ -30,9 +30,9 @@ def missing(experiment: Experiment) -> list[str]:
     for spec, look in looks:
         try:
             getattr(spec, look, lambda: None)()
-            sentences += lacking([spec, *(part for _, part in components_in(spec))])
         except UserError as error:
             sentences.append(str(error))
+        sentences += lacking([spec, *(part for _, part in components_in(spec))])
     sentences += [sentence for task in experiment.evaluation.tasks for sentence in task.absent()]
     used = (
         experiment.parts["backbone"],

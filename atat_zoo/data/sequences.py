@@ -1,14 +1,15 @@
 """Sequences in memory for evaluation, either from a split of shards or from a text corpus (zero-shot)."""
 
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atat_zoo.data import Split, shard_manifest
+from atat_zoo.data import SPLITS, Split, shard_manifest
 from atat_zoo.data.corpora import Corpus
 from atat_zoo.data.dialogues import texts_of
 from atat_zoo.data.sequence_packing import Packer, batches, dialogue_tokens, dtype_for, pad_of
@@ -63,7 +64,7 @@ def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequ
 def corpus_sequences(
     corpus: Corpus,
     tokenizer: TokenizerModel,
-    split: Split,
+    split: Split | Literal["all"],
     *,
     length: int,
     special: str,
@@ -73,12 +74,14 @@ def corpus_sequences(
 ) -> Sequences:
     """Return sequences of a corpus split, packed like training text; choice and errors are as in `held_out_sequences`.
 
-    The last sequence is padded. `special`, `rows` and `form` are the model's `special_tokens`, `packing` and `format`.
+    `all` is the text of all splits. The last sequence is padded. `special`, `rows` and `form` are the model's
+    `special_tokens`, `packing` and `format`.
     """
     dtype = dtype_for(tokenizer.vocabulary_size, "auto", form)
     packer = Packer(tokenizer, length=length, special=special, rows=rows, form=form, remainder="pad", dtype=dtype)
     parts = []
-    for batch in batches(texts_of(corpus, split, form), rows, form):
+    texts = chain.from_iterable(texts_of(corpus, each, form) for each in (SPLITS if split == "all" else (split,)))
+    for batch in batches(texts, rows, form):
         packer.add(packer.encode(batch))
         if packer.ready:
             parts.append(packer.take(packer.ready))

@@ -57,8 +57,8 @@ def text_of(
 ) -> Text:
     """Return the text on which to evaluate `Model.from_run(run)`; raise `UserError` if it or `spec` cannot be used.
 
-    `corpus` replaces the experiment's corpus, and `corpus_name` names it in the results. `all_of_corpus` selects its
-    training split, with a warning if the run was trained on it. Pass `packed` if the caller reads `documents`, which
+    `corpus` replaces the experiment's corpus, and `corpus_name` names it in the results. `all_of_corpus` selects all
+    of its splits, with a warning if the run was trained on it. Pass `packed` if the caller reads `documents`, which
     separate packed dialogues; otherwise, packed dialogues raise `UserError`.
     """
     check_evaluation(model, run, spec)
@@ -68,7 +68,7 @@ def text_of(
     found = corpus_sequences(
         corpus,
         model.tokenizer,
-        "train" if all_of_corpus else spec.split,
+        "all" if all_of_corpus else spec.split,
         length=model.context.length,
         special=data.special_tokens,
         rows=data.packing,
@@ -87,7 +87,7 @@ def _trained_on(own: Any, corpus: Any) -> bool:
     with warnings.catch_warnings(), suppress(UserError):  # the training files may have been moved
         warnings.simplefilter("ignore", Note)
         if parts and isinstance(corpus, NamedFiles):
-            evaluated = [Stamp.of(path) for path in corpus.files()["train"]]
+            evaluated = [Stamp.of(path) for paths in corpus.files().values() for path in paths]
             sizes = {file.size for file in evaluated}
             trained = [file for each in parts for file in map(Stamp.of, each.files()["train"]) if file.size in sizes]
             return bool(trained) and not {*sha256_of_each(trained)}.isdisjoint(sha256_of_each(evaluated))

@@ -270,10 +270,10 @@ def summarise(
     if counts is not None:
         prior = torch.from_numpy(counts).double() + 1.0
         unigram = math.exp(-float((prior / prior.sum()).log()[x[per]].mean()))
-    if measured.under_masks and learned:
-        masked = measured.masked_tokens()
+    masked = measured.masked_tokens() if measured.under_masks else None
+    if masked and learned:
         by_chance = finite(spearman_by_chance(masked.token, masked.loss))
-    rhos = {name: finite(rho) for name, rho in loss_correlations(measured, counts).items()}
+    rhos = {name: finite(rho) for name, rho in loss_correlations(masked, counts).items()} if masked else {}
     return Evaluation(
         split=split,
         step=step,
@@ -304,15 +304,12 @@ def summarise(
     )
 
 
-def loss_correlations(measured: Measurement, counts: NDArray[np.int64] | None) -> dict[str, float]:
-    """Return Spearman's ρ of each predictor of the loss with the loss of masked tokens; empty without an estimator.
+def loss_correlations(masked: MaskedTokens, counts: NDArray[np.int64] | None) -> dict[str, float]:
+    """Return Spearman's ρ of each predictor of the loss with the loss of masked tokens.
 
     The predictors are the `importance`, the `entropy` of the prediction and, given the training `counts` by id,
     the `frequency` of the token, negated because rare tokens have high losses.
     """
-    if not measured.under_masks:
-        return {}
-    masked = measured.masked_tokens()
     predictors = {"importance": masked.importance, "entropy": masked.entropy}
     if counts is not None:  # rare tokens are hard
         predictors["frequency"] = -torch.from_numpy(counts)[masked.token].double()

@@ -96,8 +96,8 @@ def numbers_of(
     measured.refuse_nan(model.experiment.name)
     of_texts = measure_texts(model, tokens, maskable, spec, seed=options["seed"])
     of_importance: dict[str, MetricValue] = {}
-    if learns_importance(model.experiment):
-        rhos = loss_correlations(measured, load_counts(data) if data else None)
+    if measured.under_masks and learns_importance(model.experiment):
+        rhos = loss_correlations(measured.masked_tokens(), load_counts(data) if data else None)
         of_importance = {f"{name}_correlation": MetricValue(value=rho) for name, rho in rhos.items()}
     exact, masks = model.experiment.parts["objective"].exact, {"seed": options["seed"], "rows": measured.rows}
     ngram = measure_ngram_prior(model.module, data, tokens, maskable, spec, exact=exact, **masks) if data else None

@@ -80,7 +80,7 @@ def _words(name: str) -> set[str]:
 def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -> float | None:
     """Return the model FLOPs of a step over the global batch, or None for a backbone without a formula.
 
-    `mask_rate` is the fraction of tokens that need logits.
+    `mask_rate` is the fraction of masked tokens.
     """
     backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
     length = experiment.data.length
@@ -88,7 +88,9 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
         return None
     rows, tokens = objective.network_input(experiment)
     first = {"first": length} if backbone.returns_first else {}
-    forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length, **first)
+    forward: float = backbone.flops(
+        vocabulary_size, rows, tokens, objective.logit_share(mask_rate) * rows * length, **first
+    )
     return (2 if backbone.lora_rank else 3) * forward
 
 
@@ -208,6 +210,7 @@ def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compile
     return logits + 4 * vocabulary_size * width + 8 * positions * width
 
 
+_MASK_RATE = 0.5  # assumed fraction of masked tokens
 _RECOMPUTE, _SHARD = ("backbone.checkpoint_activations = true",), ('train.sharding = "full"',)
 
 
@@ -270,7 +273,7 @@ def cost(
     learned = estimator.weights(size, width, length) if estimator else 0
 
     def memory_of(rows: int, compiled: bool, sharded: bool, backbone: DiTBackbone = backbone) -> int:
-        positions = max(1, round(_share(experiment) * rows * length))
+        positions = max(1, round(experiment.parts["objective"].logit_share(_MASK_RATE) * rows * length))
         shape = rows * read // spec.batch_size, tokens, positions
         of_estimator = sum(state(learned).values()) // (gpus if sharded else 1) + 2 * learned
         if estimator:
@@ -320,7 +323,7 @@ def cost(
 def training_flops(experiment: Experiment, vocabulary_size: int) -> float:
     """Return the FLOPs of all steps, including those of a trained importance estimator."""
     spec, estimator = experiment.train, _learned(experiment)
-    step = step_flops(experiment, vocabulary_size, _share(experiment)) or 0.0
+    step = step_flops(experiment, vocabulary_size, _MASK_RATE) or 0.0
     if estimator:
         step += 3 * estimator.flops(spec.batch_size, experiment.data.length, _width_read(experiment))
     return spec.steps * step
@@ -385,11 +388,6 @@ def _learned(experiment: Experiment) -> Estimator | None:
     estimator: Estimator | None = experiment.parts.get("estimator")
     uses = "estimator" in experiment.parts["objective"].uses
     return estimator if estimator is not None and uses and estimator.learns else None
-
-
-def _share(experiment: Experiment) -> float:
-    """Return the fraction of tokens that need logits."""
-    return 1.0 if experiment.parts["objective"].exact else 0.5
 
 
 def _vocabulary_size(experiment: Experiment, said: int | None) -> int:

@@ -120,6 +120,17 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
     ]
 
 
+def test_check_says_which_files_and_which_packages_are_missing(atat, experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr("atat_zoo.system.machine.find_spec", lambda name: None)
+    (tmp_path / "b.txt").touch()
+    each = [f'{{use="files",train=["{tmp_path}/{name}"]}}' for name in ("a.parquet", "b.txt")]
+    out = printed(atat, "check", experiment(f'[corpus]\nuse = "mixture"\ncomponents = [{", ".join(each)}]'))
+    files, package = out.splitlines()[1:]
+    assert files.startswith("missing: corpus.train: ")
+    assert "a.parquet" in files
+    assert package == "missing: files needs the package pyarrow; install it with `pip install 'atat-zoo[parquet]'`"
+
+
 def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
     out = printed(atat, "check", experiment('masking = "importance"\nestimator = "frequency"'), "seed=3")
     assert out.startswith("mine is valid and uses ")

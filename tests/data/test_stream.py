@@ -279,6 +279,12 @@ def packed(corpus, **kwargs):
     return corpus_sequences(corpus, BytesTokenizer().train(lambda: iter(())), given.pop("split", "train"), **given)
 
 
+def test_all_of_a_corpus_is_the_text_of_every_split():
+    corpus = Memory(train=("one",), validation=("two", "three"), test=("four",))
+    tokens, maskable, _ = packed(corpus, split="all")
+    assert bytes(tokens[maskable].tolist()) == b"onetwothreefour"
+
+
 @pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
 def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, special):
     texts = tuple("to be, or not to be"[: i % 19] for i in range(1, 60))

@@ -15,6 +15,7 @@ from atat_zoo import Zoo
 from atat_zoo.diffusion import chunks
 from atat_zoo.diffusion.likelihood_bounds import Estimate, average, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import sequence_keys
+from atat_zoo.diffusion.statistics import rank_within
 from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.likelihood import Measurement, _importance_when_hidden, evaluate_run, measure, summarise
 from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
@@ -189,6 +190,14 @@ def test_the_importance_of_tokens_that_some_draw_masked_is_correlated():
     masks = [mask.masked.float() for mask in masks]
     expected = sum(masked * masked.mean(1, keepdim=True) for masked in masks) / sum(masks)  # NaN where none hides it
     torch.testing.assert_close(measured(Real("z"), tokens, maskable).importance, expected, equal_nan=True)
+
+
+def test_an_evaluation_ranks_the_masked_tokens_once(monkeypatch):
+    ranked = []
+    monkeypatch.setattr("atat_zoo.evaluation.likelihood.rank_within", lambda *of: ranked.append(of) or rank_within(*of))
+    found = summed(measured(Real(), *text(40)), learned=True)
+    assert None not in (found.importance_spearman, found.importance_chance)
+    assert len(ranked) == 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6, 9])

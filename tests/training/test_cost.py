@@ -58,11 +58,13 @@ def test_the_flops_of_an_objective_are_those_that_torch_counts(name):
         # What is done for t is done once a row: 26 D² a row of 32 tokens, each of them 96 D² and more.
         ({"backbone": {"layers": 2, "width": 64, "heads": 4, "time_conditioning": True}}, 0.05),
         ({"backbone": {"layers": 2, "width": 64, "heads": 4, "mlp_ratio": 2.5, "tied": True}}, 1e-6),
+        # Visible tokens need logits, too.
+        ({"objective": {"use": "mdlm", "visible_loss_weight": 0.5}}, 1e-6),
         # LoRA's own products are added, and none leads back to the embedding.
         ({"init_from": "runs/base", "backbone": {"preset": "nano", "lora_rank": 1}}, 0.05),
     ],
 )
-def test_so_are_those_of_other_backbones(tables, rel):
+def test_so_are_those_of_other_settings(tables, rel):
     if "init_from" in tables:
         pytest.importorskip("peft", reason="the extra atat-zoo[lora] is not installed")
     check(experiment_of(**tables), rel=rel)
@@ -292,6 +294,24 @@ def test_an_estimator_of_hidden_states_reads_the_neighbours_of_the_prior_too():
     for experiment, read in ((plain, width), (prior, width + 4)):
         found = cost.cost(experiment, gpu="A100").weights_estimator
         assert found == experiment.parts["estimator"].weights(258, read, LENGTH) == 128 * (read + 2) + 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "share"),
+    [
+        ({"objective": "mdlm"}, 0.5),
+        ({"objective": {"use": "mdlm", "visible_loss_weight": 0.5}}, 1.0),
+        ({"objective": "autoregressive", "sampler": "left_to_right"}, 1.0),
+    ],
+)
+def test_a_dry_run_counts_the_logits_of_every_token_that_has_a_loss(tables, share):
+    experiment = experiment_of(**tables)
+    network, vocabulary = experiment.parts["backbone"], 300
+    found = cost.cost(experiment, gpu="A100", vocabulary=vocabulary)
+    for compiled, memory in ((True, found.memory_compiled), (False, found.memory_eager)):
+        positions = int(share * ROWS * LENGTH)
+        assert memory == cost.memory(network, vocabulary, ROWS, LENGTH, positions, compiled=compiled)
+    assert found.flops == experiment.train.steps * 3 * network.flops(vocabulary, ROWS, LENGTH, share * ROWS * LENGTH)
 
 
 def test_what_a_training_keeps_of_its_weights_is_named():

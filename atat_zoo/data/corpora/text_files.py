@@ -187,7 +187,10 @@ class FilesCorpus(NamedFiles):
     @property
     def package(self) -> tuple[str, str] | None:
         """The first optional package that the files need, and what pip installs for it, or None."""
-        paths = itertools.chain.from_iterable(self.files().values())
+        try:
+            paths = [*itertools.chain.from_iterable(self.files().values())]
+        except UserError:  # files are missing, but not the endings of their names
+            paths = [Path(name) for split in SPLITS for name in getattr(self, split)]
         return next(filter(None, map(package, paths)), None)
 
     @override

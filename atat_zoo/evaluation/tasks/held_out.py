@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import attrs
 from typing_extensions import override
@@ -44,7 +44,7 @@ class OnText(Task):
         "corpus", None, help="corpus to evaluate (default: the run's held-out text)"
     )
     split: Literal["validation", "test", "all"] = param(
-        "validation", help="split to evaluate; the training split for `all` and for a corpus without held-out text"
+        "validation", help="split to evaluate; all: the text of every split, also for a corpus without held-out text"
     )
     sequences: int = param(1024, help="maximum number of sequences, evenly spaced; 0 means all", ge=0)
 
@@ -56,10 +56,10 @@ class OnText(Task):
     def inputs(self, experiment: Experiment) -> Any:
         return (self.corpus or experiment.parts["corpus"]).fingerprint()
 
-    def split_of(self, corpus: Corpus) -> Split:
-        """Return the split to read: `train` if split is "all" or nothing of the corpus is held out."""
+    def split_of(self, corpus: Corpus) -> Split | Literal["all"]:
+        """Return the split to read: `all` if nothing of a corpus other than the run's is held out."""
         if self.split == "all" or (self.corpus is not None and corpus.undivided):
-            return "train"
+            return "all"
         return self.split if self.corpus is None else corpus.held_out_split(self.split)
 
     def text(self, model: Model, run: Path) -> Text:
@@ -67,10 +67,10 @@ class OnText(Task):
         from atat_zoo.evaluation.held_out_text import held_out_text, text_of
 
         if self.corpus is None:
-            return held_out_text(model, run, self.split_of(model.experiment.parts["corpus"]), self.sequences)
+            return held_out_text(model, run, cast("Split", self.split), self.sequences)  # never `all`
         split, corpus = self.split_of(self.corpus), self.corpus
-        spec = EvaluationSpec(sequences=self.sequences, split="validation" if split == "train" else split)
-        return text_of(model, run, spec, corpus=corpus, corpus_name=corpus.name, all_of_corpus=split == "train")
+        spec = EvaluationSpec(sequences=self.sequences, split="test" if split == "test" else "validation")
+        return text_of(model, run, spec, corpus=corpus, corpus_name=corpus.name, all_of_corpus=split == "all")
 
 
 def bound_score(quantity: str, nats: Tensor, n: Tensor, of: str, published: Mapping[str, float] | None = None) -> Score:

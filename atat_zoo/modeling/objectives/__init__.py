@@ -170,6 +170,10 @@ class Objective(Protocol):
         """Return how many rows the network reads in a step over the global batch, and how many tokens per row."""
         return experiment.train.batch_size, experiment.data.length
 
+    def logit_share(self, mask_rate: float) -> float:
+        """Return the fraction of tokens that need logits in a training step with this fraction of masked tokens."""
+        return 1.0 if self.exact else mask_rate
+
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`; row n of the stream belongs to step n // `batch_size`.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from typing_extensions import override
+
 from atat_zoo.modeling.masking import StepwiseMasking, VisibleTextMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.objectives import Objective
@@ -79,6 +81,10 @@ class MDLMObjective(Objective):
                 f"{masking.name!r} needs the importance of the clean sequence, but the estimator reads "
                 'the masked sequence; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"',
             )
+
+    @override
+    def logit_share(self, mask_rate: float) -> float:
+        return 1.0 if self.visible_loss_weight else mask_rate
 
 
 @component

@@ -34,7 +34,7 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
 
     Args:
         published: the model.
-        said: the user's tables; a `tokenizer.use` or `tokenizer.path` there takes precedence.
+        said: the user's tables; `use`, `path`, `bos` and `eos` of its `tokenizer` take precedence.
         named: the tokenizer that the model's settings name, which is used if the model does not have its own.
         ends: names of BOS and EOS; None for the first of the usual pairs that is in the vocabulary.
     """
@@ -57,17 +57,17 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
         raise UserError(f"{published.model} does not have a {FILE}; pass one with tokenizer.path=FILE")
     library = _library(path)
     pairs = _ENDS if ends is None else (ends,)
-    pair = next((pair for pair in pairs if None not in map(library.token_to_id, pair)), None)
-    table: dict[str, Any] = {"use": "pretrained", "path": str(path)}
-    if pair is not None:
-        table |= {"bos": pair[0], "eos": pair[1]}
+    bos, eos = next((pair for pair in pairs if None not in map(library.token_to_id, pair)), (None, None))
+    bos, eos = given.get("bos", bos), given.get("eos", eos)
+    named_ends = {key: value for key, value in (("bos", bos), ("eos", eos)) if value is not None}
+    table: dict[str, Any] = {"use": "pretrained", "path": str(path), **named_ends}
     size = max(library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
     return Text(
         table,
         size,
         library.token_to_id("[MASK]"),
-        pair is not None,
-        None if pair is None else library.token_to_id(pair[0]),
+        len(named_ends) == 2,
+        None if bos is None else library.token_to_id(str(bos)),
     )
 
 

@@ -5,8 +5,10 @@ import json
 import huggingface_hub
 import pytest
 import torch
+from atat_zoo_checkpoints import published_tokenizer
 from atat_zoo_checkpoints.model_export import export_run
 from atat_zoo_checkpoints.model_import import import_model
+from atat_zoo_checkpoints.published_model import Published
 from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,6 +149,31 @@ def test_an_autoregressive_model_starts_at_its_bos(tmp_path):
     read = torch.cat([torch.full((1, 1), made.tokenizer.bos), x[:, :-1]], 1)
     logits = network.head(network(read, attention="causal"))
     assert torch.allclose(found, torch.nn.functional.cross_entropy(logits[0], x[0], reduction="none"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("said", "ends", "wanted"),
+    [
+        ({}, None, {"bos": END, "eos": END}),
+        ({"bos": "<s>"}, None, {"bos": "<s>", "eos": END}),
+        ({"eos": "<s>"}, None, {"bos": END, "eos": "<s>"}),
+        ({}, ("<b>", "<e>"), {}),
+        ({"bos": "<s>"}, ("<b>", "<e>"), {"bos": "<s>"}),
+        ({"bos": "<s>", "eos": END}, ("<b>", "<e>"), {"bos": "<s>", "eos": END}),
+    ],
+)
+def test_the_ends_that_the_user_names_are_those_of_the_tokenizer(said, ends, wanted, tmp_path):
+    checkpoint(tmp_path, TRAINED["autoregressive"])
+    path = tmp_path / "tokenizer.json"
+    library = Tokenizer.from_file(str(path))
+    library.add_special_tokens(["<s>"])
+    library.save(str(path))
+    found = published_tokenizer.text_of(
+        Published(str(tmp_path / "last.ckpt")), {"tokenizer": {"path": str(path), **said}}, None, ends
+    )
+    assert found.table == {"use": "pretrained", "path": str(path), **wanted}
+    assert found.framed is (len(wanted) == 2)
+    assert found.bos == (library.token_to_id(wanted["bos"]) if wanted else None)
 
 
 def test_a_mask_within_the_vocabulary_is_read_and_never_predicted(tmp_path):

@@ -77,6 +77,41 @@ class ScoreRow:
 
 
 @component
+class PromiseRow:
+    """Row in a table of promises: a promise, and where its measured value is looked up."""
+
+    name: str = param(help="what is promised, such as lower perplexity")
+    promised: str = param(help="size of the promise, such as −10 %")
+    setting: str = param("", help="what was measured, such as ATAT as in its report")
+    study: str = param("", help="study with the measured value")
+    arm: str = param("", help="arm of the study")
+    against: str | None = param(
+        None, help="reference arm for the difference; default: the arm with which the study compares this one"
+    )
+    sampler: int | None = param(
+        None, help="position in the study's list of samplers, from 2, which is compared with its first", ge=2
+    )
+    page: str = param("", help="Markdown page with the ratio, if no study has it")
+    row: str = param("", help="first cell of the page's row")
+    column: str = param(
+        "",
+        help="heading on the page, or a ratio: `parameters`, `steps` or another of the study, `times_as_long` for a "
+        "sampler; default: perplexity",
+    )
+    unmeasured: str = param("", help="reason why nothing was measured")
+
+    def __attrs_post_init__(self) -> None:
+        given = {field.name for field in fields_of(PromiseRow) if getattr(self, field.name)}
+        measured = given - {"name", "promised", "setting"}
+        of_study = {"study", "arm"} <= measured <= {"study", "arm", "against", "sampler", "column"}
+        if not of_study and measured not in ({"page", "row", "column"}, {"unmeasured"}):
+            raise ValueError(
+                "set `study` and `arm` (and, if needed, `against`, `sampler` and `column`), or `page`, `row` and "
+                "`column`, or `unmeasured`"
+            )
+
+
+@component
 class RunRow:
     """Row in a table of runs."""
 
@@ -122,6 +157,11 @@ class SamplersTable(TableSpec):
 
     study: str = param(help="study with [samplers]")
     intervals: Intervals = param("both", help=_OVER)
+
+
+@component
+class PromisesTable(TableSpec):
+    """Table with promises and what was measured; each measured value is a change in percent."""
 
 
 @component_base
@@ -203,6 +243,7 @@ DATA: dict[str, tuple[type, type]] = {
     "gaps": (GapsTable, GapRow),
     "samplers": (SamplersTable, SamplerRow),
     "scores": (ScoresTable, ScoreRow),
+    "promises": (PromisesTable, PromiseRow),
     "evaluations": (EvaluationsTable, RunRow),
     "tasks": (TasksTable, RunRow),
     "parameters": (ParametersTable, RunRow),

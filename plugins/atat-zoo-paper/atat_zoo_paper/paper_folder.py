@@ -28,12 +28,14 @@ from atat_zoo_paper.paper_file import (
     GapsTable,
     Paper,
     ParametersTable,
+    PromisesTable,
     SamplersTable,
     ScoresTable,
     TasksTable,
     WantedTable,
 )
 from atat_zoo_paper.paper_studies import CannotShow, KnownStudy, Studies, studies_of
+from atat_zoo_paper.promise_tables import promises_table
 from atat_zoo_paper.run_tables import evaluations_table, parameters_table, tasks_table
 from atat_zoo_paper.study_tables import arms_table, gaps_table, samplers_table, scores_table
 
@@ -130,6 +132,8 @@ def _fill(wanted: WantedTable, studies: Studies) -> Table:
             return samplers_table(wanted, studies)
         case ScoresTable():
             return scores_table(wanted, studies)
+        case PromisesTable():
+            return promises_table(wanted, studies)
         case EvaluationsTable():
             return evaluations_table(wanted)
         case TasksTable():

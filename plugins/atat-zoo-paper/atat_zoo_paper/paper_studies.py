@@ -14,7 +14,7 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies import Study, load
 from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo.system.parsing import from_json, read
-from atat_zoo_paper.paper_file import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
+from atat_zoo_paper.paper_file import ArmRow, Paper, PromiseRow
 
 Report = dict[str, Any]
 
@@ -47,7 +47,7 @@ class KnownStudy:
             raise CannotShow(key, f"the study {self.study.name!r} has no arm {name!r}{nearest(name, known)} {there}")
         return self.report["arms"].get(name) if self.report else None
 
-    def against(self, row: ArmRow) -> str:
+    def against(self, row: ArmRow | PromiseRow) -> str:
         """Return the reference arm for a row's difference: the row's own choice, or else the study's."""
         others = self.study.against(row.arm) if row.arm in self.study.arms else ()
         return row.against or (others[0] if others and self.study.baseline not in others else self.study.baseline)
@@ -136,6 +136,5 @@ def legend(intervals: str, held_out: str = "sequences") -> str:
 def studies_of(paper: Paper) -> Iterator[str]:
     """Yield the name of the study of each table, row and figure in a paper, with repetitions."""
     for table in paper.tables:
-        if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable | ScoresTable):
-            yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])
+        yield from filter(None, (getattr(each, "study", None) for each in (table.spec, *table.rows)))
     yield from (figure.study for figure in paper.figures.values())

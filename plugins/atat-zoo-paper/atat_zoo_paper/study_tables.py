@@ -42,6 +42,7 @@ from atat_zoo_paper.paper_file import (
     FigureSpec,
     GapRow,
     GapsTable,
+    PromiseRow,
     SamplersTable,
     ScoresTable,
     WantedTable,
@@ -205,7 +206,7 @@ def _of_arm(key: str, spec: ArmsTable, arm: Report, known: KnownStudy) -> Cell:
     return count(statistics.fmean(values), ".4f")
 
 
-def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
+def difference(known: KnownStudy, row: ArmRow | PromiseRow, intervals: str) -> Cell:
     """Return a cell with the difference of a row's arm from its reference, or raise `CannotShow` if it is unknown."""
     assert known.report is not None
     other = known.against(row)
@@ -332,31 +333,34 @@ def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
         hint = nearest(unknown, list(COLUMNS))
         raise CannotShow("columns", f"samplers have no column {unknown!r}{hint} (columns: {', '.join(COLUMNS)})")
     known = studies.named(spec.study)
-    wants = known.study.samplers
-    if wants is None:
-        raise CannotShow("study", f"the study {known.study.name!r} has no [samplers]; choose a study with samplers")
-    of_arms = {each["arm"]: each for each in (known.report or {}).get("samplers") or ()}
     rows = []
     for row in wanted.rows:
-        if row.arm not in wants.arms:
-            there = f"{nearest(row.arm, wants.arms)} (arms: {', '.join(wants.arms)})"
-            raise CannotShow(
-                "rows", f"the study {known.study.name!r} compares no samplers of the arm {row.arm!r}{there}"
-            )
-        if row.sampler > len(wants.each):
-            raise CannotShow(
-                "rows",
-                f"the study {known.study.name!r} has {len(wants.each)} samplers, so it has no sampler = {row.sampler}",
-            )
+        found, sampler = sampler_results(known, row.arm, row.sampler)
         seeds_enough(spec, row.arm, known, spec.columns)
-        cells = [_sampler_cell(key, spec, known, of_arms.get(row.arm), row.sampler - 1) for key in spec.columns]
-        if found := of_arms.get(row.arm):
+        cells = [sampler_cell(key, spec.intervals, known, found, row.sampler) for key in spec.columns]
+        if found:
             seeds = len(found["seeds"]), len(known.study.seeds[row.arm])
             cells = [of_seeds(cell, *seeds, known.command) for cell in cells]
-        rows.append((row.name or f"{row.arm}, {wants.each[row.sampler - 1].name}", cells))
+        rows.append((row.name or f"{row.arm}, {sampler.name}", cells))
     notes = [f"exp(nats per token) of held-out text in the sampler's own decoding steps. {legend(spec.intervals)}"]
     columns = [COLUMNS[key] for key in spec.columns]
     return filled(spec, "sampler", columns, rows, notes)
+
+
+def sampler_results(known: KnownStudy, arm: str, number: int) -> tuple[Report | None, Any]:
+    """Return the results of an arm's samplers, or None, and one of the samplers; raise `CannotShow` if unknown."""
+    wants = known.study.samplers
+    if wants is None:
+        raise CannotShow("study", f"the study {known.study.name!r} has no [samplers]; choose a study with samplers")
+    if arm not in wants.arms:
+        there = f"{nearest(arm, wants.arms)} (arms: {', '.join(wants.arms)})"
+        raise CannotShow("rows", f"the study {known.study.name!r} compares no samplers of the arm {arm!r}{there}")
+    if number > len(wants.each):
+        raise CannotShow(
+            "rows", f"the study {known.study.name!r} has {len(wants.each)} samplers, so it has no sampler = {number}"
+        )
+    of_arms = {each["arm"]: each for each in (known.report or {}).get("samplers") or ()}
+    return of_arms.get(arm), wants.each[number - 1]
 
 
 def axis_of(study: Study) -> tuple[str, list[float]] | None:
@@ -390,24 +394,23 @@ def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell
     found = next((each for each in (known.report or {}).get("samplers") or () if each["arm"] == arm), None)
     if axis is None or found is None:
         return None
-    cells = [_sampler_cell("value", spec, known, found, number) for number in range(len(axis[1]))]
+    cells = [sampler_cell("value", spec.intervals, known, found, number + 1) for number in range(len(axis[1]))]
     points = [
         (f"{value:g}", cell, number == 0) for number, (value, cell) in enumerate(zip(axis[1], cells, strict=True))
     ]
     return [point for _, point in sorted(zip(axis[1], points, strict=True)) if point[1].value is not None]
 
 
-def _sampler_cell(
-    key: str, spec: SamplersTable | FigureSpec, known: KnownStudy, arm: Report | None, number: int
-) -> Cell:
+def sampler_cell(key: str, intervals: str, known: KnownStudy, arm: Report | None, number: int) -> Cell:
+    """Return a cell with a value of an arm's sampler with this number, from 1, or a missing one without results."""
     if arm is None:
         return missing(known.command)
-    row: Report = arm["samplers"][number]
+    row: Report = arm["samplers"][number - 1]
     match key:
         case "difference":
             # The other samplers are compared with the first, which has no difference itself.
-            table = row.get(spec.intervals)
-            return change(table) if table else nothing() if number == 0 else missing(known.command)
+            table = row.get(intervals)
+            return change(table) if table else nothing() if number == 1 else missing(known.command)
         case "quantity":
             return words(row["quantity"])
         case "evaluations":

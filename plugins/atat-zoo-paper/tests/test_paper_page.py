@@ -15,6 +15,7 @@ PAGE = pages.ROOT / "plugins" / "atat-zoo-paper" / "README.md"
 @pytest.mark.slow
 def test_the_blocks_of_the_page_do_what_they_say(tmp_path):
     shutil.copytree(pages.ROOT / "docs" / "studies", tmp_path / "docs" / "studies")
+    shutil.copytree(pages.ROOT / "docs" / "results", tmp_path / "docs" / "results")
     make_run(tmp_path / "runs", "quickstart", "mdlm", estimator="frequency")
     pages.carry_out(PAGE, tmp_path)
     for path in (

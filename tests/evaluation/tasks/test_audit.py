@@ -99,6 +99,16 @@ def test_samplers_are_priced_by_their_own_steps(root, model):
     assert scores[f"{eight}, entropy"].items == 2
 
 
+@pytest.mark.parametrize(("split", "held_out", "lines"), [("validation", 0.3, 12), ("all", 0.3, 40), ("test", 0.0, 40)])
+def test_all_of_a_corpus_includes_what_is_held_out_of_it(root, model, tmp_path, split, held_out, lines):
+    (tmp_path / "a.txt").write_text("".join(f"line {i:02d}\n" for i in range(40)))
+    files = {"use": "files", "train": [str(tmp_path / "a.txt")], "document": "line"}
+    corpus = Zoo.load().spec("corpus", files | {"validation_share": held_out, "test_share": held_out})
+    text = HeldOutTask(corpus=corpus, split=split, sequences=0).text(model, root / "mdlm")
+    assert text.split == ("all" if lines == 40 else split)
+    assert model.tokenizer.decode(text.tokens[text.maskable].tolist()).count("line") == lines
+
+
 # What the code of each does: special tokens, share that is masked at t = 1, rows that share strata, tokens given.
 CODE = {"mdlm": ("both", 0.999, 16, 0), "sedd": ("document", 0.999, 1, 0), "bd3lms": ("sequence", 1.0, 16, 1)}
 
