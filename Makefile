@@ -31,16 +31,17 @@ help:
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     generate text with every named sampler and compare the results (almost an hour)"
 
+# With uv, which this installs if it is missing, or else with pip.
+INSTALL = $(PYTHON) .ci/install.py
 $(VENV)/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report]"
+	$(INSTALL) $(VENV) -e ".[report]"
 	@touch $@
 
 # Includes packages that add only commands or a task, because the zoo's tests try all installed components of other
 # kinds. pyproject.toml lists the tests of these packages.
 BESIDE = atat-zoo-glue atat-zoo-human-eval atat-zoo-paper atat-zoo-serve
 $(VENV)/installed-test: $(VENV)/installed $(wildcard plugins/*/pyproject.toml)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example $(foreach name,$(BESIDE),-e "plugins/$(name)[test]")
+	$(INSTALL) $(VENV) -e ".[test]" -e plugins/atat-zoo-example $(foreach name,$(BESIDE),-e "plugins/$(name)[test]")
 	@touch $@
 
 # Packages whose components the zoo's tests do not try, in an environment that also sees the libraries in .venv. The
@@ -50,24 +51,25 @@ LIBRARIES = import sysconfig; print(sysconfig.get_path("purelib"))
 $(VENV)-plugins/installed: $(VENV)/installed-test
 	$(PYTHON) -m venv $(VENV)-plugins
 	$(BIN)/python -c '$(LIBRARIES)' > "$$($(VENV)-plugins/bin/python -c '$(LIBRARIES)')/borrowed.pth"
-	$(VENV)-plugins/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(foreach name,$(BESIDE) $(WITH_COMPONENTS),-e "plugins/$(name)[test]")
+	$(BIN)/python -m pip list --format=freeze --exclude-editable | sed "s/=.*//" > $(VENV)-plugins/borrowed.txt
+	UV_EXCLUDE=$(VENV)-plugins/borrowed.txt $(INSTALL) $(VENV)-plugins -e . $(foreach name,$(BESIDE) $(WITH_COMPONENTS),-e "plugins/$(name)[test]")
 	@touch $@
 
 $(VENV)/installed-browser: $(VENV)/installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
+	$(INSTALL) $(VENV) -e ".[browser]"
 	command -v chromium || $(BIN)/playwright install chromium
 	@touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(INSTALL) $(VENV) -e ".[docs]"
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) $(VENV) -e ".[dev]"
 	@touch $@
 
 $(VENV)/installed-mutants: $(VENV)/installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
+	$(INSTALL) $(VENV) -e ".[mutants]"
 	@touch $@
 
 # uv's --override installs the listed versions despite Composer's pins; pip has no such option.
