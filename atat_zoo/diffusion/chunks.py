@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 # Logits in memory at once: in float32, 134 MB on a CPU and 2.1 GB on an accelerator, about four times that with the
 # gradient. Each chunk is added to the gradient of the head's weights, which moves as many bytes for any chunk size, so
@@ -45,6 +44,8 @@ def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: T
     for cut in cuts(positions, rows):
         inputs = [None if tensor is None else tensor[cut] for tensor in tensors]
         if torch.is_grad_enabled():
+            from torch.utils.checkpoint import checkpoint  # takes half a second, and only training needs it
+
             # The function draws nothing from torch's own generator.
             chunks.append(checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False))
         else:

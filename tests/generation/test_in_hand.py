@@ -345,3 +345,18 @@ def test_the_model_is_imported_when_it_is_asked_for():
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
     with pytest.raises(AttributeError, match="has no attribute 'Modell'"):
         operator.attrgetter("Modell")(atat_zoo)
+
+
+@pytest.mark.slow
+def test_generating_imports_nothing_of_torch_that_only_training_needs():
+    """Recomputing activations needs torch.utils.checkpoint, which imports torch's compiler and sympy."""
+    code = (
+        "import sys, torch; with_torch = {*sys.modules}; import atat_zoo.generation.model, "
+        "atat_zoo.modeling.backbones.dit_module, atat_zoo.modeling.objectives.set_causal_module; "
+        "print(*sorted({each.partition('.')[0] for each in {*sys.modules} - with_torch if 'atat_zoo' not in each}), "
+        "'torch.utils.checkpoint' in {*sys.modules} - with_torch)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    *packages, checkpoint = done.stdout.split()
+    assert checkpoint == "False", packages
+    assert not {"sympy", "composer", "torchmetrics", "pandas"} & {*packages}, packages

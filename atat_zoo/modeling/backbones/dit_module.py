@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from atat_zoo.diffusion.attention import attend
@@ -87,6 +86,8 @@ class DiTModule(nn.Module):
             c = self.time(t).to(h.dtype)
         rotation = self.rotary(positions, h.dtype)
         recomputed = self.checkpoint_activations and self.training and torch.is_grad_enabled()
+        if recomputed:
+            from torch.utils.checkpoint import checkpoint  # takes half a second, and only training needs it
         for number, layer in enumerate(self.blocks):
             join = None if cache is None else partial(cache.join, number)
             asked = first if number == len(self.blocks) - 1 else None
