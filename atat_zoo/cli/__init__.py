@@ -77,6 +77,9 @@ def run(command: click.Command, name: str) -> None:
 
     Each prints a message without a traceback. Ctrl-C exits with 130, and an output pipe closed by `head` with 1.
     """
+    # torch reads this variable when it is imported: its threads sleep while they wait. Threads that spin starve each
+    # other on a shared CPU, where a command then takes several times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", Note)  # print each sentence once, however often a file is read

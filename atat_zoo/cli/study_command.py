@@ -9,7 +9,6 @@ import click
 
 from atat_zoo.cli.arguments import check_output, count, options, output
 from atat_zoo.cli.console import print_json, table
-from atat_zoo.cli.train_command import wait_passively
 from atat_zoo.evaluation.results.format import NONE, joined, number
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.studies import Study, load, markdown
@@ -56,7 +55,6 @@ def study(
         raise UserError(f"--write {page} is not a Markdown file; pass a path that ends in .md")
     if page is not None:
         check_output(page.with_suffix(".json"), "--write", [file])
-    wait_passively()
     if dry_run:
         _show_plan(loaded, jobs or 1, as_json)
         return 0

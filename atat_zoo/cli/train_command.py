@@ -95,7 +95,6 @@ def train(
     options_of_cost = (("--gpus", gpus), ("--gpu", gpu), ("--price", price), ("--vocab-size", vocabulary))
     if said := [option for option, value in options_of_cost if value is not None]:
         raise UserError(f"{', '.join(said)} only works with --dry-run; add --dry-run, or leave {', '.join(said)} out")
-    wait_passively()
     from atat_zoo import training
 
     first_rank = os.environ.get("RANK", "0") == "0"
@@ -212,10 +211,3 @@ def samples_of(model: Model, run: Path, number: int) -> list[str]:
     answers = answers_to(model, questions, seed=experiment.seed, batch_size=number)
     given = (model.tokenizer.decode(question.given).strip() for question in questions)
     return [f"{asked}\n{answer}" for asked, answer in zip(given, answers, strict=True)]
-
-
-def wait_passively() -> None:
-    """Make torch's threads sleep while they wait, if called before torch is imported."""
-    # Busy-waiting threads starve each other on a shared CPU: with one other busy process, a step takes several times as
-    # long. torch reads this variable when it is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

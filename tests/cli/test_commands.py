@@ -5,10 +5,11 @@ import os
 import subprocess
 import tomllib
 
+import click
 import pytest
 
 from atat_zoo import Zoo, __version__
-from atat_zoo.cli import COMMANDS
+from atat_zoo.cli import COMMANDS, run
 from atat_zoo.cli import atat as group
 from atat_zoo.cli.console import Bars
 from atat_zoo.experiment import load
@@ -210,6 +211,19 @@ def test_help_and_version_import_no_command(atat):
     assert atat("--version")[1].strip().endswith(__version__)
     for name in COMMANDS:
         assert printed(atat, name, "--help").startswith(f"Usage: atat {name} ")
+
+
+@pytest.mark.parametrize(("before", "seen"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_the_threads_of_torch_sleep_while_they_wait_unless_the_user_says_otherwise(monkeypatch, before, seen):
+    monkeypatch.setenv("OMP_WAIT_POLICY", before or "")
+    if before is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    found = []
+    command = click.Command("looks", callback=lambda: found.append(os.environ["OMP_WAIT_POLICY"]))
+    monkeypatch.setattr("sys.argv", ["looks"])
+    with pytest.raises(SystemExit):
+        run(command, "looks")
+    assert found == [seen]
 
 
 # Processes
