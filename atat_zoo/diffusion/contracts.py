@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from atat_zoo.diffusion.loss_by_mask_rate import LossByMaskRate
     from atat_zoo.diffusion.positions import Where
 
 
@@ -89,6 +90,8 @@ class Denoiser(Protocol):
     gives_order_weights: bool = False  #: whether it supports `predict_with_order`; false by default
     scores_visible_tokens: bool = False  #: whether it supports `score_visible`; false by default
     predicts_ahead: bool = False  #: whether it supports `predict_ahead`; false by default
+    #: The mean loss of a masked token at each mask rate, or None, the default, if it has not been measured
+    loss_by_mask_rate: LossByMaskRate | None = None
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return the SUBS log-probabilities at some masked positions.

@@ -34,6 +34,7 @@ class Step:
     free: Tensor  #: positions that were open at the start, bool [A, L]; all others are given
     total: Tensor  #: number of positions open at the start, int64 [A], on the CPU
     remaining: Tensor  #: number of open positions, int64 [A], on the CPU
+    closed: Tensor  #: number of masked positions that this run does not fill, int64 [A], on the CPU
     max_steps: Tensor  #: maximum number of steps that `tokens_per_step` allows for each row, int64 [A], on the CPU
     seeds: Tensor  #: the seed of each row, int64 [A]
     host_seeds: Tensor  #: the seeds on the CPU, for components that decide without reading from the device
@@ -125,7 +126,8 @@ class Step:
         """Return the step for the rows with indices `which`, int64 on the CPU; call it before predictions are set."""
         there = which.to(self.tokens.device, non_blocking=True)
         changes = {name: getattr(self, name)[there] for name in ("rows", "tokens", "open", "free", "seeds")}
-        changes |= {name: getattr(self, name)[which] for name in ("total", "remaining", "max_steps", "host_seeds")}
+        on_host = ("total", "remaining", "closed", "max_steps", "host_seeds")
+        changes |= {name: getattr(self, name)[which] for name in on_host}
         if not isinstance(self.remask_rate, float):
             changes["remask_rate"] = self.remask_rate[which]
         return attrs.evolve(self, **changes)

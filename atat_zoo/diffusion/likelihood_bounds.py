@@ -52,6 +52,8 @@ class Estimate:
     weight: Tensor
     loss_sum: Tensor  #: the score summed over the draws in which a token was masked, float64 [B, L]
     loss_count: Tensor  #: number of draws in which the token was masked, int64 [B, L]
+    #: The number of tokens under each of the K masks, int64 [B, K], and the sum of their scores, float64 [B, K]
+    of_masks: tuple[Tensor, Tensor] | None = None
     each: Tensor | None = None  #: the score under each of the K masks, float32 [B, K, L], NaN where not masked
 
     @property
@@ -70,6 +72,7 @@ def average(
     every = list(masks)
     estimates: dict[str, Estimate] = {}
     each: dict[str, list[Tensor]] = {}
+    sums: dict[str, list[Tensor]] = {}
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     weights, count = zero.clone(), torch.zeros_like(x)
     for mask in every:
@@ -85,9 +88,16 @@ def average(
             score = zero.masked_scatter(mask.masked, values.double())
             estimates[name].contribution.add_(weight * score / len(every))
             estimates[name].loss_sum.add_(score)
+            sums.setdefault(name, []).append(score.sum(1))
             if keep:
                 each.setdefault(name, []).append(score.float().masked_fill(~mask.masked, torch.nan))
-    return {name: attrs.evolve(of, each=torch.stack(each[name], 1) if keep else None) for name, of in estimates.items()}
+    sizes = torch.stack([mask.masked.sum(1) for mask in every], 1)
+    return {
+        name: attrs.evolve(
+            of, of_masks=(sizes, torch.stack(sums[name], 1)), each=torch.stack(each[name], 1) if keep else None
+        )
+        for name, of in estimates.items()
+    }
 
 
 def from_denoiser(denoise: Denoiser) -> CrossEntropy:

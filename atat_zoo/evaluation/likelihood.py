@@ -20,6 +20,7 @@ from torch import Tensor
 from atat_zoo.data.shard_manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.diffusion.likelihood_bounds import average
+from atat_zoo.diffusion.loss_by_mask_rate import LossByMaskRate
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.diffusion.statistics import rank_within, ratio, spearman, spearman_by_chance
 from atat_zoo.evaluation import Progress, batches
@@ -30,8 +31,8 @@ from atat_zoo.evaluation.results.evaluation import LIKELIHOOD, BoundValue, Evalu
 from atat_zoo.evaluation.results.quantity_names import ANSWERS, NELBO, exponential
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.text_scores import measure_texts
-from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.experiment.effects import learns_importance
+from atat_zoo.experiment import EvaluationSpec, Experiment
+from atat_zoo.experiment.effects import learns_importance, masks_uniformly
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.system.devices import exact_device
@@ -54,6 +55,8 @@ class Measurement:
     #: under each of K masks, float32 [n, K, L], NaN where not masked; otherwise empty
     under_masks: Mapping[str, Tensor] = attrs.field(factory=dict)
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, over all processes
+    #: the number of tokens under each of K masks and the sum of their losses in nats, float64 [n, 2, K], or empty
+    of_masks: Tensor = attrs.field(factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     @property
     def importance(self) -> Tensor | None:
@@ -74,6 +77,14 @@ class Measurement:
             token=self.tokens[:, None].expand(loss.shape)[seen],
             sequence=seen.nonzero()[:, 0],
         )
+
+    def loss_by_mask_rate(self, experiment: Experiment, step: int, **facts: Any) -> LossByMaskRate | None:
+        """Return the mean loss of a masked token at each mask rate; None if there are no uniformly random masks."""
+        if not (len(self.of_masks) and masks_uniformly(experiment)):
+            return None
+        of = {"sequences": self.of_masks.shape[0], "masks": self.of_masks.shape[2], **facts}
+        masked, loss = self.of_masks.unbind(1)
+        return LossByMaskRate.fit(masked, loss, self.tokens.shape[1], step=step, measured_on=of)
 
     def refuse_nan(self, name: str) -> Measurement:
         """Return this measurement, or raise a `UserError` that names the model if the NLL of a sequence is NaN."""
@@ -149,6 +160,7 @@ def measure(
         metrics = Metrics(built(of_predictions), device)
     contribution: dict[str, list[Tensor]] = {}
     losses: list[Tensor] = []
+    of_masks: list[Tensor] = []
     under_masks: dict[str, list[Tensor]] = {}
     try:
         for some in batches(len(tokens), spec.batch_size, progress):
@@ -169,6 +181,8 @@ def measure(
             # The losses of the first bound, which is the bound under uniform masking if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
+            if estimate.of_masks is not None:
+                of_masks.append(torch.stack([each.double() for each in estimate.of_masks], 1).cpu())
             if denoiser.estimates_importance:
                 if of_hidden is not None:
                     importance = of_hidden.each
@@ -197,6 +211,7 @@ def measure(
         token_loss=torch.cat([empty, *losses]),
         under_masks={name: torch.cat(values) for name, values in under_masks.items()},
         metrics={} if metrics is None else metrics.values(),
+        of_masks=torch.cat([empty[:, 0], *of_masks]),
     )
 
 
@@ -344,6 +359,9 @@ def evaluate_run(
         documents=text.documents,
         progress=progress,
     ).refuse_nan(str(run))
+    if not text.corpus and model.module.loss_by_mask_rate is None:
+        curve = measured.loss_by_mask_rate(model.experiment, model.step, split=text.split, seed=seed)
+        model.keep_loss_by_mask_rate(curve)
     evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,

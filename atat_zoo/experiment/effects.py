@@ -32,6 +32,12 @@ def learns_importance(experiment: Experiment) -> bool:
     return weighs_tokens(experiment) and bool(experiment.parts["estimator"].learns)
 
 
+def masks_uniformly(experiment: Experiment) -> bool:
+    """Return whether a model predicts uniformly masked tokens from all visible ones, as its bound assumes."""
+    objective = experiment.parts["objective"]
+    return not (objective.exact or objective.masks_attention)
+
+
 def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
     """Yield a problem for each use of importance that is equal for all tokens, and for a target that nothing learns."""
     objective, estimator = experiment.parts["objective"], experiment.parts["estimator"]

@@ -28,6 +28,7 @@ class GuidedDenoiser(Denoiser):
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
         self.block_size, self.frame = denoiser.block_size, denoiser.frame
+        self.loss_by_mask_rate = denoiser.loss_by_mask_rate
         self.estimates_importance = importance is not None or denoiser.estimates_importance
         self.importance_reads = "x" if importance is not None else denoiser.importance_reads
         self.gives_order_weights = denoiser.gives_order_weights

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.diffusion.loss_by_mask_rate import LossByMaskRate
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
@@ -36,7 +38,7 @@ from atat_zoo.registry import Context, Zoo
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.system.atomic_files import making_folder
 from atat_zoo.system.devices import SPREAD, exact_device, torch_device
-from atat_zoo.system.errors import UserError, nearest
+from atat_zoo.system.errors import UnsavedNote, UserError, nearest
 from atat_zoo.system.parsing import refuse_halves
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class Model:
     module: Any  # the objective with its components, in evaluation mode
     step: int  # optimizer steps in training
     base: Mapping[str, Any] | None = None  # for LoRA: the run whose weights the matrices modify
+    folder: Path | None = None  # from which the model was loaded
 
     @classmethod
     def from_run(
@@ -106,6 +109,8 @@ class Model:
                 )
             step = int(description["step"])
             context = Context(**description["context"], device=str(exact_device(device)))
+            table = description.get("loss_by_mask_rate")
+            curve = None if table is None else LossByMaskRate(**table)
         except (ValueError, KeyError, TypeError, OverflowError) as error:  # valid JSON with a different structure
             raise unreadable(folder / DESCRIPTION, error) from error
         where = "cpu" if spreads else context.device
@@ -119,7 +124,7 @@ class Model:
         context = attrs.evolve(context, tokenizer=tokenizer)
         bare = spreads and not experiment.parts["backbone"].built_with_weights
         with without_weights() if bare else nullcontext():
-            module = assemble(experiment, context)
+            module: Any = assemble(experiment, context)
         if not spreads:
             module.to(device)
         try:
@@ -133,7 +138,16 @@ class Model:
         if spreads:
             spread(module, str(device))
         module.eval()
-        return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step, base=base)
+        module.loss_by_mask_rate = curve
+        return cls(
+            experiment=experiment,
+            context=context,
+            tokenizer=tokenizer,
+            module=module,
+            step=step,
+            base=base,
+            folder=folder,
+        )
 
     @property
     def device(self) -> torch.device:
@@ -475,6 +489,18 @@ class Model:
             raise UserError(problems[0])
         return {**self.experiment.parts, **given}
 
+    def keep_loss_by_mask_rate(self, curve: LossByMaskRate | None) -> None:
+        """Use `curve` from now on, and save it with the model, or warn that it cannot be saved."""
+        self.module.loss_by_mask_rate = curve
+        if curve is None or self.folder is None:
+            return
+        try:
+            description = described(self.folder) | {"loss_by_mask_rate": attrs.asdict(curve)}
+            write_json(self.folder / DESCRIPTION, description)
+        except UserError as error:
+            reason = str(error).partition(";")[0]
+            warnings.warn(f"the loss by mask rate is not saved with the model: {reason}", UnsavedNote, stacklevel=2)
+
     def save(self, folder: Path) -> None:
         """Save the model in a folder; an earlier model there is replaced only after all files are written.
 
@@ -495,7 +521,7 @@ class Model:
             )
         left_out = {"counts", "ngram_prior", "device", "tokenizer", "width_read", "batch_size"}
         left_out |= {"shifted", "given_between", "compiled", "sharded"}
-        complete = folder / ".new"
+        complete, curve = folder / ".new", self.module.loss_by_mask_rate
         with making_folder(complete, replace=True, shown=folder) as beside:
             self.tokenizer.save(beside)
             save_file(weights, beside / WEIGHTS)
@@ -506,6 +532,7 @@ class Model:
                 "sha256": {name: sha256_of(beside / name) for name in (WEIGHTS, TOKENIZER)},
                 "context": attrs.asdict(self.context, filter=lambda field, _: field.name not in left_out),
                 **({} if self.base is None else {"base": self.base}),
+                **({} if curve is None or curve.step != self.step else {"loss_by_mask_rate": attrs.asdict(curve)}),
                 "experiment": self.experiment.to_table(),
             }
             write_json(beside / DESCRIPTION, description)

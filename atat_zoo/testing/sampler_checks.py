@@ -175,6 +175,7 @@ def example_step(
         free=torch.ones_like(open_),
         total=torch.full((rows,), length),
         remaining=open_.sum(1),
+        closed=torch.zeros(rows, dtype=torch.int64),
         max_steps=torch.full((rows,), 6),
         seeds=keys,
         host_seeds=keys,

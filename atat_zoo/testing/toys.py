@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from atat_zoo.diffusion.contracts import Denoiser, PredictAhead
+from atat_zoo.diffusion.loss_by_mask_rate import LossByMaskRate
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
@@ -132,6 +133,7 @@ class Hashed(FunctionDenoiser):
     """
 
     gives_order_weights = scores_visible_tokens = predicts_ahead = True
+    loss_by_mask_rate = LossByMaskRate(mask_rates=(0.2, 0.6, 1.0), nats=(0.5, 1.0, 4.0))
 
     def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0, **facts: Any) -> None:
         """Create a denoiser with logits in [0, sharpness) and the attributes `facts` of a `FunctionDenoiser`."""

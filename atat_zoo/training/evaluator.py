@@ -57,15 +57,19 @@ class Evaluator:
                 counted=counted_of(form, context.tokenizer, *own),
                 documents=None if self.documents is None else self.documents[rows],
             )
+            measured = Measurement.join(dist.all_gather_object(mine) if ranks > 1 else [mine])
+            # A sampler may need it, and all ranks must generate with the same one.
+            model.module.loss_by_mask_rate = measured.loss_by_mask_rate(
+                experiment, step, split=spec.split, seed=experiment.seed
+            )
             text = self.tokens[chosen], self.maskable[chosen]
             of_texts = measure_texts(
                 model, *text, spec, seed=experiment.seed, judges=self.judges, rank=rank, ranks=ranks
             )
-        gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
         evaluations: list[Any] = [None]
         if rank == 0:
             evaluations[0] = summarise(
-                Measurement.join(gathered),
+                measured,
                 tokenizer=context.tokenizer,
                 counts=context.counts,
                 ngram=self.table(chosen),

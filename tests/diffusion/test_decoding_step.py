@@ -26,6 +26,7 @@ def step(**changes):
         free=TOKENS < 9,
         total=torch.tensor([4, 3, 5]),
         remaining=OPEN.sum(1),
+        closed=torch.tensor([1, 0, 2]),
         max_steps=torch.tensor([6, 7, 8]),
         seeds=seeds,
         host_seeds=seeds + 0,
@@ -88,7 +89,7 @@ def test_a_metric_is_computed_once():
 def test_some_of_its_rows(share):
     at = step(remask_rate=share)
     some = at.select(torch.tensor([2, 0]))
-    for name in ("rows", "tokens", "open", "free", "seeds", "total", "remaining", "max_steps", "host_seeds"):
+    for name in ("rows", "tokens", "open", "free", "seeds", "total", "remaining", "closed", "max_steps", "host_seeds"):
         assert torch.equal(getattr(some, name), getattr(at, name)[[2, 0]]), name
     wanted = share if isinstance(share, float) else share[[2, 0]]
     assert torch.equal(torch.as_tensor(some.remask_rate), torch.as_tensor(wanted))

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.generation.model import Model
 from atat_zoo.training import resume, train
 from atat_zoo.training.checkpoints import is_better
 from tests.tiny import lines, tiny_toml
@@ -66,6 +67,23 @@ def test_a_run_says_what_was_done(small):
     began = result.folder.began_with()
     assert (began["device"], began["ranks"]) == ("cpu", 1) or began["ranks"] == 1
     assert json.loads(result.folder.environment.read_text())["seed"] == 5
+
+
+@pytest.mark.slow
+def test_the_loss_by_mask_rate_is_that_of_the_saved_weights(small, tmp_path):
+    """The final model has that of the final evaluation, and a checkpoint that of its own step, if there was one."""
+    result, _ = small
+    found = {step: Model.from_run(result.folder.path, step=step).module.loss_by_mask_rate for step in (None, 2, 4)}
+    of = {"sequences": 6, "masks": 1, "split": "validation", "seed": 5}
+    assert (found[None].step, found[None].measured_on) == (4, of)
+    assert (found[2].step, found[2].measured_on) == (2, of | {"sequences": 4})
+    assert found[4] is None or found[4].step == 4
+    assert result.model.module.loss_by_mask_rate == found[None]
+    # The sampler of the experiment may use it in the first evaluation, which generates texts before training.
+    sampler = 'sampler={use="combination",tokens_per_step={use="optimal",steps=3}}'
+    words = [*STEPS, "train.steps=1", "train.evaluate_every=1", sampler, 'evaluation.metrics=["distinct"]']
+    again = train(load(str(result.folder.path.parent / "small.toml"), words), tmp_path / "run")
+    assert again.model.sample(2).sample.nfe.tolist() == [3, 3]
 
 
 def test_evaluations_are_of_their_sequences_and_the_final_one_is_of_all(small):

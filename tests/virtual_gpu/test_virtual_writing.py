@@ -18,6 +18,7 @@ from atat_zoo.generation.classifiers import BagOfTokens
 from atat_zoo.generation.guidance import ClassifierGuidance
 from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.system.devices import exact_device, move_to
+from atat_zoo.testing.toys import Hashed
 from tests.generation.samplers.test_loop import DECIDES
 from tests.modeling.objectives.small_objectives import BASELINES, L, batch, build
 from tests.virtual_gpu.context import CONTEXT, TOKENIZER, V
@@ -38,7 +39,9 @@ def names(kind):
 
 
 def network(name):
-    return build(MODELS[name], context=CONTEXT, **(READS_Z if name == "sets" else {})).eval()
+    module = build(MODELS[name], context=CONTEXT, **(READS_Z if name == "sets" else {})).eval()
+    module.loss_by_mask_rate = Hashed.loss_by_mask_rate
+    return module
 
 
 def given():

@@ -142,6 +142,7 @@ class _Run:
             free=self.free,
             total=self.total,
             remaining=self.remaining,
+            closed=self.closed,
             max_steps=self.max_steps,
             seeds=self.seeds,
             host_seeds=self.host_seeds,

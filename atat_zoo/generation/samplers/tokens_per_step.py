@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from typing_extensions import override
 
+from atat_zoo.experiment.effects import masks_uniformly
 from atat_zoo.generation.samplers import SamplerComponent
 from atat_zoo.generation.samplers.order import Strided
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.registry import component, component_base, component_param, param
 from atat_zoo.registry.registry_file import inline
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.system.errors import Problem
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -195,6 +196,54 @@ class CosineTokensPerStep(SteppedTokensPerStep):
         """Return how many positions each row must unmask to follow the schedule, int64 [A] on the CPU."""
         left: Tensor = (step.total * self.rates(step.number)[1]).floor().long()
         return (step.remaining - left).clamp(min=1)
+
+
+@component
+class OptimalTokensPerStep(TokensPerStep):
+    """The numbers of tokens that minimise the expected NLL of a random order, given the model's loss by mask rate.
+
+    A step from k to k' masked tokens costs (k − k')·f(k) nats, where f(k) is the mean loss of a masked token if k are
+    masked, so the best schedule of T steps is a shortest path (Chen et al., arXiv:2511.04647; Lavenant and Zanella,
+    arXiv:2510.25544). f is measured on held-out text after training, or by `atat eval` if a model lacks it, and saved
+    with the model; k is the masked fraction of the sequence, which includes given tokens. No predictions are read, so
+    the NFE is min(T, number of masked tokens).
+    """
+
+    name = "optimal"
+    summary = "optimal for a random order: numbers of tokens from the model's measured loss at each mask rate"
+    refs = ("arXiv:2511.04647", "arXiv:2510.25544")
+    deterministic = True
+
+    steps: int = param(64, help="T, the number of decoding steps", ge=1)
+
+    def max_steps_for(self, n: int) -> int:
+        """Return T, the number of steps."""
+        return self.steps
+
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield a problem if the model does not predict uniformly masked tokens from all visible ones."""
+        if not masks_uniformly(experiment):
+            yield Problem(
+                "sampler",
+                "tokens_per_step 'optimal' needs the loss of uniformly masked tokens, which objective "
+                f'{experiment.parts["objective"].name!r} does not measure; set tokens_per_step.use = "fixed"',
+            )
+
+    def num_to_unmask(self, step: Step) -> Tensor:
+        """Return the first number of tokens of the best schedule for the steps that are left, int64 [A] on the CPU."""
+        curve, n, length = step.denoiser.loss_by_mask_rate, int(step.total.max()), step.open.shape[1]
+        if curve is None:
+            raise UserError(
+                "tokens_per_step 'optimal' needs the model's loss at each mask rate, which was not measured; run "
+                "`atat eval RUN` once, or use tokens_per_step 'fixed'"
+            )
+        masked = step.remaining.clone()
+        for closed in step.closed.unique().tolist():
+            rows = step.closed == closed
+            k = step.remaining[rows]
+            masked[rows] = curve.next_masked(n, length, closed, self.steps)[k.clamp(max=self.steps - step.number), k]
+        return step.remaining - masked
 
 
 @component

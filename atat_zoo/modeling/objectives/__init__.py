@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from atat_zoo.diffusion.likelihood_bounds import Estimate, WeightedMask
+    from atat_zoo.diffusion.loss_by_mask_rate import LossByMaskRate
     from atat_zoo.experiment import Experiment
 
 
@@ -53,6 +54,8 @@ class Batch:
 
 class ObjectiveModule(Protocol):
     """The `nn.Module` that `build` returns, which holds the components."""
+
+    loss_by_mask_rate: LossByMaskRate | None = None  #: measured by an evaluation, and saved with the model
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return a dict with `loss`, the scalar to minimise, and detached metrics.

@@ -595,7 +595,7 @@ class Predictor(Denoiser):
     def __init__(self, module: DenoisingModule) -> None:
         self.module = module
         self.mask_id, self.window = module.context.mask_id, module.context.length
-        self.reads_time = module.backbone.reads_time
+        self.reads_time, self.loss_by_mask_rate = module.backbone.reads_time, module.loss_by_mask_rate
         self.estimates_importance = module.estimator is not None
         # The text that `importance` read last, and its head inputs: `__call__` needs no second forward pass for it.
         self.known: tuple[Tensor, int, HeadInputs] | None = None

@@ -92,7 +92,9 @@ class Counted(GuidedDenoiser):
 @pytest.fixture(scope="module")
 def model():
     context = Context(vocabulary_size=40, length=16, width=16, steps=100, seed=5)
-    return build({"use": "mdlm"}, context=context).eval()
+    module = build({"use": "mdlm"}, context=context).eval()
+    module.loss_by_mask_rate = Hashed.loss_by_mask_rate
+    return module
 
 
 @pytest.mark.slow
