@@ -36,6 +36,7 @@ STUDIES = (
     "samplers",
     "roofline",
     "scale",
+    "serving",
     "study_figure",
     "study_pages",
     "study_samples",

@@ -70,8 +70,8 @@ class Denoiser(Protocol):
     """The denoiser p_θ(x_i | z) of a model, for bounds and samplers.
 
     A subclass defines `__call__` and `mask_id`; everything else has a default. `predict_with_order`, `score_visible`,
-    `predict_ahead` and `begin` are optional: attributes declare which of them a denoiser supports, and a call to
-    another one is refused with a sentence that says what the denoiser cannot do.
+    `predict_ahead`, `with_padding` and `begin` are optional: attributes declare which of them a denoiser supports, and
+    a call to another one is refused with a sentence that says what the denoiser cannot do.
     """
 
     mask_id: int  #: m; the predictable tokens are the ids below it
@@ -90,6 +90,7 @@ class Denoiser(Protocol):
     gives_order_weights: bool = False  #: whether it supports `predict_with_order`; false by default
     scores_visible_tokens: bool = False  #: whether it supports `score_visible`; false by default
     predicts_ahead: bool = False  #: whether it supports `predict_ahead`; false by default
+    supports_padding: bool = False  #: whether it supports `with_padding`; false by default
     #: The mean loss of a masked token at each mask rate, or None, the default, if it has not been measured
     loss_by_mask_rate: LossByMaskRate | None = None
 
@@ -154,6 +155,13 @@ class Denoiser(Protocol):
             length: the number of steps that are predicted beyond the next one.
         """
         raise _unable("does not predict several steps ahead")
+
+    def with_padding(self) -> Denoiser:
+        """Return the denoiser for texts of different lengths, which the id m + 1 fills up to L tokens.
+
+        This padding only follows a text. The predictions are those for the text without it, up to rounding.
+        """
+        raise _unable("does not support padding")
 
     def begin(self, batch: int, window: int) -> BlockDecoder:
         """Return a decoder for `batch` empty sequences; `window` is the maximum number of tokens seen at once.

@@ -82,7 +82,11 @@ class GuidedDenoiser(Denoiser):
 
     @override
     def select(self, rows: Tensor) -> Denoiser:
-        return self.wrap(lambda denoiser: denoiser.select(rows))
+        guided = self.wrap(lambda denoiser: denoiser.select(rows))
+        if isinstance(self.change, Opening):
+            guided = copy.copy(guided)
+            guided.change = self.change.select(rows)
+        return guided
 
     def wrap(self, other: Callable[[Denoiser], Denoiser]) -> Self:
         """Return a copy that guides `other(denoiser)`, or `self` if `other` returns the same denoiser."""
@@ -135,6 +139,27 @@ def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
     scores = scores.masked_fill(log_probs == -torch.inf, -torch.inf)
     nothing = (scores == -torch.inf).all(-1, keepdim=True)
     return torch.where(nothing, log_probs, scores.masked_fill(nothing, 0.0).log_softmax(-1))
+
+
+class Opening:
+    """Restricts the tokens at some positions to `allowed` ones, bool [V], unless all of these have probability 0.
+
+    The positions of each row are int64 [B, K], filled up with −1, or [1, K] if all rows have the same.
+    """
+
+    def __init__(self, openings: Tensor, allowed: Tensor) -> None:
+        self.openings, self.allowed = openings, allowed
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the restriction for the given rows of the batch, int64 [A]."""
+        return self if len(self.openings) == 1 else type(self)(self.openings[rows], self.allowed)
+
+    def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return restricted log-probabilities [N, V]."""
+        row, position = pairs(where)
+        openings = self.openings if len(self.openings) == 1 else self.openings[row]
+        here = (openings == position[:, None]).any(1, keepdim=True)
+        return torch.where(here, normalised(log_probs.masked_fill(~self.allowed, -torch.inf), log_probs), log_probs)
 
 
 class Contrast:

@@ -178,8 +178,13 @@ class Model:
         Compiling the backbone with `compile` takes a minute and is useful only for many texts.
         """
         module: Any = compiled(self.module) if compile else self.module
+        denoiser, parts = module.denoiser(), self.experiment.parts
+        # The time is that of the fraction of masked tokens, which padding would change.
+        attends = not (parts["backbone"].both_ways_only or getattr(parts["backbone"], "shift", False))
+        padded = parts["objective"].separates_documents and denoiser.block_size is None and not denoiser.reads_time
+        denoiser.supports_padding = attends and padded
         return TextGenerator(
-            denoiser=module.denoiser(),
+            denoiser=denoiser,
             tokenizer=self.tokenizer,
             length=self.context.length,
             special=self.experiment.data.special_tokens,

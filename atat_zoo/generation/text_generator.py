@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from atat_zoo.diffusion.positions import Where
-
 _SHOWN = 8  # maximum number of texts to print
 _REACH = 32  # given tokens after each gap that are evaluated for its length; later ones carry little information
 _LEAST = -100.0  # lower limit of log p_θ of a given token, in nats
@@ -159,6 +157,29 @@ class TextGenerator(TextForm):
         nfe, most = torch.cat([part.nfe for part in parts]), max(part.max_nfe for part in parts)
         return Sample(tokens=torch.cat([part.tokens for part in parts]), nfe=nfe * self.cost, max_nfe=most * self.cost)
 
+    def accepts_padding(self, sampler: Sampler) -> bool:
+        """Return whether texts of different lengths, up to the training length, can share a batch; see `padded`."""
+        reads_padding = sampler.uses_importance and self.denoiser.estimates_importance
+        return self.denoiser.supports_padding and sampler.accepts_padding and not reads_padding
+
+    def padded(
+        self, rows: Sequence[Sequence[int]], openings: Sequence[Sequence[int]], words: SpaceAwareTokenizer
+    ) -> tuple[TextGenerator, Tensor]:
+        """Return a text generator for texts of any lengths, and their tokens, int64 [B, L], with padding at the end.
+
+        `openings` are the positions of each text whose token must begin with a space, as in `opening`. Texts may differ
+        in length or openings only if they satisfy `accepts_padding`.
+        """
+        import torch
+
+        length, padding = max(map(len, rows)), self.denoiser.mask_id + 1
+        wide = [[*row, *[padding] * (length - len(row))] for row in rows]
+        tokens = torch.tensor(wide, dtype=torch.int64, device=self.device)
+        every = [openings[0]] if len({*map(tuple, openings)}) == 1 else openings
+        equal = length == min(map(len, rows))
+        generator = self if equal else attrs.evolve(self, denoiser=self.denoiser.with_padding())
+        return generator._opening(every, words), tokens
+
     def infill(
         self,
         sampler: Sampler,
@@ -211,23 +232,20 @@ class TextGenerator(TextForm):
 
     def opening(self, positions: Sequence[int], words: SpaceAwareTokenizer) -> TextGenerator:
         """Return a text generator whose tokens at `positions` begin with a space, unless this has probability 0."""
-        if not positions:
+        return self._opening([positions], words)
+
+    def _opening(self, openings: Sequence[Sequence[int]], words: SpaceAwareTokenizer) -> TextGenerator:
+        if not any(openings):
             return self
         import torch
 
-        from atat_zoo.diffusion.positions import pairs
-        from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
+        from atat_zoo.generation.guided_denoiser import GuidedDenoiser, Opening
 
         allowed = torch.zeros(self.tokenizer.vocabulary_size, dtype=torch.bool, device=self.device)
         allowed[words.openers] = True
-        openings = torch.tensor(positions, device=self.device)
-
-        def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-            here = torch.isin(pairs(where)[1], openings)[:, None]
-            given = normalised(log_probs.masked_fill(~allowed, -torch.inf), log_probs)
-            return torch.where(here, given, log_probs)
-
-        return attrs.evolve(self, denoiser=GuidedDenoiser(self.denoiser, change))
+        most = max(map(len, openings))
+        there = torch.tensor([[*each, *[-1] * (most - len(each))] for each in openings], device=self.device)
+        return attrs.evolve(self, denoiser=GuidedDenoiser(self.denoiser, Opening(there, allowed)))
 
 
 def row_numbers(texts: int, number: int) -> Tensor:

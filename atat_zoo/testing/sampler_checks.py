@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import torch
+import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -143,6 +144,12 @@ def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Te
             "the result for a row must not depend on the rest of the batch"
         )
         assert torch.equal(single.nfe, made.nfe[cut]), "the nfe of a row must not depend on the rest of the batch"
+    if alone and sampler.accepts_padding:
+        padded = sampler.sample(make().with_padding(), F.pad(z, (0, 5), value=v + 1), seeds)
+        assert torch.equal(padded.tokens[:, : z.shape[1]], made.tokens), (
+            "padding must not change a text; leave out accepts_padding if a component depends on the length"
+        )
+        assert torch.equal(padded.nfe, made.nfe), "padding must not change the nfe"
 
 
 def _replayed(tokens: Tensor, trace: list[dict[str, Any]], mask_id: int) -> Tensor:

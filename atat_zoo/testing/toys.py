@@ -132,7 +132,7 @@ class Hashed(FunctionDenoiser):
     (`asked`).
     """
 
-    gives_order_weights = scores_visible_tokens = predicts_ahead = True
+    gives_order_weights = scores_visible_tokens = predicts_ahead = supports_padding = True
     loss_by_mask_rate = LossByMaskRate(mask_rates=(0.2, 0.6, 1.0), nats=(0.5, 1.0, 4.0))
 
     def __init__(self, vocabulary_size: int, *, sharpness: float = 3.0, seed: int = 0, **facts: Any) -> None:
@@ -150,11 +150,15 @@ class Hashed(FunctionDenoiser):
         self.asked += len(pairs(where)[0])
         return self._hashed(tokens, where)
 
+    def with_padding(self) -> Denoiser:
+        """Return the denoiser itself, which skips padding; see `Denoiser`."""
+        return self
+
     def _hashed(self, tokens: Tensor, where: Where) -> Tensor:
         row, position = pairs(where)
         key = torch.full_like(tokens[:, 0], self.seed)
         for i in range(tokens.shape[1]):
-            key = fold(key, tokens[:, i])
+            key = torch.where(tokens[:, i] > self.mask_id, key, fold(key, tokens[:, i]))
         logits = uniform(fold(key[row], position), self.mask_id, torch.float64) * self.sharpness
         return logits.log_softmax(-1)
 

@@ -34,6 +34,12 @@ def fields(**changes):
     return Wrapped(lambda made, z: attrs.evolve(made, **{name: new(made, z) for name, new in changes.items()}))
 
 
+def from_the_middle(open_):
+    """Return scores that fall with the distance from the middle."""
+    length = open_.shape[1]
+    return -(torch.arange(length) - length / 2).abs().expand(open_.shape)
+
+
 def but_the_first(observe):
     """Leave out the first step that is told."""
     told = []
@@ -79,6 +85,7 @@ ORDERS = {
     "must not return NaN": lambda good, step: torch.full(step.open.shape, torch.nan),
     "the same scores for the same step": lambda good, step: torch.rand(step.open.shape),
     "batch": lambda good, step: torch.rand(step.open.shape, generator=torch.Generator().manual_seed(len(step.rows))),
+    "padding must not change a text": lambda good, step: from_the_middle(step.open),
 }
 PACES = {
     "at least 1": {"max_steps_for": lambda good, n: 0},

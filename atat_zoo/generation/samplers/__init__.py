@@ -84,6 +84,11 @@ class Sampler(Protocol):
         return False
 
     @property
+    def accepts_padding(self) -> bool:
+        """Whether padding after a text changes neither the text nor its NFE; see `Denoiser.with_padding`."""
+        return False
+
+    @property
     def for_hub(self) -> dict[str, Any] | None:
         """The options with which an exported model's `generate` uses this sampler; None (the default) if it cannot."""
         return None
@@ -138,6 +143,11 @@ class SamplerComponent(Protocol):
     @property
     def deterministic(self) -> bool:
         """Whether the component decides without random numbers; false by default."""
+        return False
+
+    @property
+    def accepts_padding(self) -> bool:
+        """Whether given tokens after the end of a text do not change its decisions; false by default."""
         return False
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:

@@ -75,6 +75,11 @@ class CompositeSampler(FillingSampler):
 
     @property
     @override
+    def accepts_padding(self) -> bool:
+        return all(part.accepts_padding for part in self.parts().all)
+
+    @property
+    @override
     def no_policy_bound_because(self) -> str | None:
         parts = self.parts()
         if parts.remasking.active:

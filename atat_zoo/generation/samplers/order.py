@@ -49,6 +49,7 @@ class RandomOrder(Order):
     name = "random"
     summary = "uniformly random, as in ancestral sampling of MDLM"
     refs = ("arXiv:2406.07524",)
+    accepts_padding = True
 
     def __call__(self, step: Step) -> Tensor:
         """Return uniform random numbers, float64 [A, L]."""
@@ -61,6 +62,7 @@ class LeftToRightOrder(Order):
 
     name = "left_to_right"
     summary = "left to right"
+    accepts_padding = True
     deterministic = True
 
     def __call__(self, step: Step) -> Tensor:
@@ -84,6 +86,7 @@ class UncertaintyOrder(Order):
     name = "uncertainty"
     summary = "by uncertainty (optionally × importance), with the most certain or the most uncertain positions first"
     refs = ("arXiv:2202.04200", "arXiv:2502.06768", "ATAT")
+    accepts_padding = True
     deterministic = True
 
     uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
@@ -131,6 +134,7 @@ class ImportanceOrder(Order):
     name = "importance"
     summary = "by the estimated importance of the masked token, easiest or hardest first"
     refs = ("ATAT",)
+    accepts_padding = True
     deterministic = True
     needs = frozenset({"importance"})
 
@@ -168,6 +172,7 @@ class LearnedOrder(Order):
     name = "learned"
     summary = "by the reverse weights that the objective `adaptive` learns"
     refs = ("arXiv:2602.02112", "arXiv:1903.06059")
+    accepts_padding = True
     needs = frozenset({"order_weights"})
 
     @override
@@ -213,6 +218,11 @@ class BlockwiseOrder(Order):
     def deterministic(self) -> bool:
         return self.inner.deterministic
 
+    @property
+    @override
+    def accepts_padding(self) -> bool:
+        return self.inner.accepts_padding
+
     @override
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
         return self.inner.check(experiment)
@@ -242,6 +252,7 @@ class DilatedOrder(Order):
     name = "dilated"
     summary = "coarse to fine: positions far apart first, then those between them"
     refs = ("arXiv:2506.19037",)
+    accepts_padding = True
 
     base: int = param(
         2, help="a, the factor by which the distance between positions shrinks from one group to the next", ge=2
@@ -295,6 +306,7 @@ class StridedOrder(Strided, Order):
 
     name = "strided"
     summary = "strided: step i of s fills every s-th position"
+    accepts_padding = True
 
     def __call__(self, step: Step) -> Tensor:
         """Return the negated step of each position, float64 [A, L]."""
@@ -314,6 +326,7 @@ class DrawnProbabilityOrder(Order):
     name = "drawn_probability"
     summary = "by the probability of the sampled token, as in MaskGIT"
     refs = ("arXiv:2202.04200",)
+    accepts_padding = True
     needs = frozenset({"drawn"})
 
     choice_temperature: float = param(

@@ -47,6 +47,7 @@ class NoRemasking(Remasking):
     name = "none"
     summary = "no remasking: sampled tokens are final"
     active = False
+    accepts_padding = True
 
     def __call__(self, step: Step) -> Tensor:
         """Return false everywhere, bool [A, L]."""
@@ -85,7 +86,7 @@ class GridRemasking(Remasking):
     """Remasking on the time grid of `tokens_per_step`; by default, tokens of earlier steps have probability σ."""
 
     refs = ("arXiv:2503.00307",)
-    needs_grid = True
+    needs_grid = accepts_padding = True
 
     def __call__(self, step: Step) -> Tensor:
         """Return a mask of tokens of earlier steps, bool [A, L], each chosen with probability σ."""

@@ -146,6 +146,11 @@ class SemiAutoregressiveSampler(FillingSampler):
 
     @property
     @override
+    def accepts_padding(self) -> bool:
+        return self.steps is None and self.block_sampler.accepts_padding  # blocks of padding would get steps, too
+
+    @property
+    @override
     def no_policy_bound_because(self) -> str | None:
         return self.block_sampler.no_policy_bound_because
 

@@ -37,7 +37,7 @@ class StepsStoppingRule(StoppingRule):
     name = "steps"
     summary = "no early stopping"
     active = False
-    deterministic = True
+    deterministic = accepts_padding = True
 
     def __call__(self, step: Step) -> Tensor:
         """Return false for every row, bool [A]."""
@@ -52,7 +52,7 @@ class UncertaintyStoppingRule(StoppingRule):
     summary = "fills all masks in one step when the mean uncertainty at the masks is below a threshold"
     refs = ("ATAT",)
     needs = frozenset({"log_probs"})
-    deterministic = True
+    deterministic = accepts_padding = True
 
     threshold: float = param(
         0.3, help="mean uncertainty below which one step fills all masks; 0 never stops early", ge=0, le=1
@@ -76,7 +76,7 @@ class ConfidenceHistoryStoppingRule(StoppingRule):
     summary = "fills all masks in one step when the mean confidence in the last decoding steps is above a threshold"
     refs = ("ATAT",)
     needs = frozenset({"history"})
-    deterministic = True
+    deterministic = accepts_padding = True
 
     window: int = param(5, help="number of most recent decoding steps over which confidence is averaged", ge=1)
     threshold: float = param(

@@ -22,6 +22,11 @@ class TokenSampling(SamplerComponent, Protocol):
     `distribution` determines both the sampled token and its probability (docs/explanation/mathematics.md).
     """
 
+    @property
+    @override
+    def accepts_padding(self) -> bool:
+        return True
+
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return scores [M, V] and a temperature, a number or [M], with p ∝ exp(score / temperature), greedy at 0.
 

@@ -62,6 +62,8 @@ class TokensPerStep(SamplerComponent, Protocol):
 class SteppedTokensPerStep(TokensPerStep):
     """Tokens per step for a fixed number of steps, by default on an evenly spaced time grid."""
 
+    accepts_padding = True
+
     steps: int = param(64, help="T, the number of decoding steps", ge=1)
 
     def max_steps_for(self, n: int) -> int:
@@ -78,6 +80,7 @@ class CappedTokensPerStep(TokensPerStep):
     """Tokens per step that unmask at least one position in each step and finish within `steps`, if it is set."""
 
     needs = frozenset({"log_probs"})
+    accepts_padding = True
 
     steps: int | None = param(
         None,
@@ -162,6 +165,7 @@ class OneAtATimeTokensPerStep(TokensPerStep):
 
     name = "one_at_a_time"
     summary = "one token per step"
+    accepts_padding = True
     deterministic = True
 
     def max_steps_for(self, n: int) -> int:
@@ -360,6 +364,7 @@ class PositionSetTokensPerStep(Strided, TokensPerStep):
 
     name = "position_set"
     summary = "for the order `strided`: all positions that belong to the current step"
+    accepts_padding = True
 
     def max_steps_for(self, n: int) -> int:
         """Return s, the number of steps."""
@@ -376,7 +381,7 @@ class BoundedTokensPerStep(TokensPerStep):
     """Tokens per step that depend on the predictions' uncertainty, for `min_steps` to `max_steps` steps."""
 
     needs = frozenset({"log_probs"})
-    deterministic = True
+    deterministic = accepts_padding = True
 
     min_steps: int = param(10, help="number of decoding steps if the mean uncertainty is 0", ge=1)
     max_steps: int = param(100, help="number of decoding steps if the mean uncertainty is 1; at least min_steps", ge=1)

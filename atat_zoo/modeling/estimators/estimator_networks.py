@@ -61,8 +61,7 @@ class TransformerModule(nn.Module, EstimatorModule):
             half = torch.arange(32, device=t.device, dtype=torch.float32)
             angles = 1000.0 * t.float()[:, None] * torch.exp(-math.log(10_000.0) * half / 32)
             h = h + self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))[:, None].to(h.dtype)
-        # Padding is not read. The check for padding runs on a CPU only:
-        # on a GPU it would cost a synchronisation.
+        # Padding is not read. The check for padding runs on a CPU only: on a GPU it would cost a synchronisation.
         seen = None
         if maskable.device.type != "cpu" or not maskable.all():
             seen = (maskable | ~maskable.any(1, keepdim=True))[:, None, None, :]

@@ -9,6 +9,7 @@ tokens.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -597,6 +598,7 @@ class Predictor(Denoiser):
         self.mask_id, self.window = module.context.mask_id, module.context.length
         self.reads_time, self.loss_by_mask_rate = module.backbone.reads_time, module.loss_by_mask_rate
         self.estimates_importance = module.estimator is not None
+        self.padded = False
         # The text that `importance` read last, and its head inputs: `__call__` needs no second forward pass for it.
         self.known: tuple[Tensor, int, HeadInputs] | None = None
         if module.estimator is not None:
@@ -628,7 +630,14 @@ class Predictor(Denoiser):
 
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
         """Return the head inputs [B, L] at every position, by a forward pass."""
-        return self.module.head_inputs(tokens, t)
+        padding = (tokens > self.mask_id).long() if self.padded else None
+        return self.module.head_inputs(tokens.clamp(max=self.mask_id) if self.padded else tokens, t, padding)
+
+    @override
+    def with_padding(self) -> Denoiser:
+        padded = copy.copy(self)
+        padded.padded = True
+        return padded
 
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
         """Return log-probabilities [N, V] on the device of the tokens; on a CPU, raise a `UserError` if any is NaN."""

@@ -142,8 +142,6 @@ class PositionSetsModule(SetCausalModule):
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
         self.follow(curriculum=self.curriculum, target=self.target)
 
-    # Steps
-
     def given(self, maskable: Tensor, keys: Tensor) -> Tensor:
         """Return a random choice of given tokens, bool [B, L]; at least one maskable token per row stays free."""
         which, first, share = uniform(fold(keys, -2), 3, torch.float64).unbind(1)
@@ -219,8 +217,6 @@ class PositionSetsModule(SetCausalModule):
         loss = diffusion + self.importance_loss_weight * distance
         learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
         return metrics(noised, ce, diffusion, loss) | (learned if self.learns_importance else {})
-
-    # Bounds
 
     @override
     def own_bounds(

@@ -26,7 +26,7 @@ from atat_zoo_serve.batching import BusyError, Done, Drawn, Event, Failed, Job, 
 from atat_zoo_serve.refusals import Json, RefusedError, explained, refusal, table_of
 from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, TextRequest
 from atat_zoo_serve.responses import Answer, ChatAnswer, CompletionAnswer, InfillAnswer
-from atat_zoo_serve.service import Plan, Service
+from atat_zoo_serve.service import Plan, Service, rewrites
 
 _T = TypeVar("_T")
 _HERE = "atat_zoo_serve"
@@ -111,7 +111,13 @@ async def _answered(
 
     begin = partial(service.begin, plan)
     job = Job(
-        sampler=plan.sampler, seed=plan.seed, begin=begin, tell=tell, follows=bool(asked.stream), weighs=plan.weighs
+        sampler=plan.sampler,
+        seed=plan.seed,
+        begin=begin,
+        tell=tell,
+        follows=bool(asked.stream),
+        weighs=plan.weighs,
+        rewrites=rewrites(plan.sampler),
     )
     try:
         service.worker.submit(job)

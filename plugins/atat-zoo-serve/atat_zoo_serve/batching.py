@@ -1,8 +1,8 @@
 """Request batching: one thread owns the model and generates compatible texts together.
 
-Texts share a batch only if they have the same length and sampler, and need a space at the same positions. A text
-depends only on its own seed and number, not on its batch, except for rounding differences when the network evaluates
-several texts at once.
+Texts with the same sampler share a batch. If model or sampler do not accept padding (`TextGenerator.accepts_padding`),
+they also need the same length, and a space at the same positions. A text depends only on its own seed and number, not
+on its batch, except for rounding differences when the network evaluates several texts at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from atat_zoo.generation.layout import Layout
 from atat_zoo.generation.samplers import Sampler, changes
 from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.registry.spec import unstructure
+
+# Padding takes as long as tokens, so the longest text of a batch has at most _RATIO times the tokens of the shortest.
+# Texts with fewer than _SHORT tokens count as that long, because they take as long.
+_RATIO, _SHORT = 1.5, 32
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -90,6 +94,7 @@ class Job:
     tell: Callable[[Event], None]
     follows: bool = False
     weighs: bool = False
+    rewrites: bool = True  # whether the sampler may remask tokens; if not, a text is complete once it has no masks
     gone: bool = False  # whether the job was cancelled
     texts: list[WantedText] | None = None  # that have not been started; None before `begin`
     how: str = attrs.field(init=False)  # the sampler as JSON, to find jobs with the same one
@@ -111,8 +116,7 @@ class Worker:
 
     def __init__(self, text_generator: TextGenerator, *, batch_size: int, waiting: int) -> None:
         self.text_generator, self.batch_size, self.waiting = text_generator, batch_size, waiting
-        self.writing = 0  # texts in the current batch
-        self._batch: Batch = []
+        self._batch: Batch = []  # without the texts that are complete or cancelled
         self._jobs: list[Job] = []  # with texts that have not been started, oldest first
         self._changed = threading.Condition()
         self._open = True
@@ -127,6 +131,7 @@ class Worker:
         with self._changed:
             self._open = False
             for job in {id(job): job for job in (*self._jobs, *(job for job, _ in self._batch))}.values():
+                job.gone = True
                 job.tell(Failed(StoppedError()))
             self._jobs = []
             self._changed.notify()
@@ -146,6 +151,11 @@ class Worker:
     def queue(self) -> int:
         """Number of jobs in the queue."""
         return len(self._jobs)
+
+    @property
+    def writing(self) -> int:
+        """Number of texts that are being generated."""
+        return len(self._batch)
 
     def submit(self, job: Job) -> None:
         """Add a job to the queue, or raise a `BusyError` if the queue is full and a `StoppedError` after `stop`."""
@@ -183,20 +193,40 @@ class Worker:
                 except Exception as error:
                     self._fail(job, error)
         self._try(self._take())
-        self.writing = 0
+        self._batch = []
 
     def _take(self) -> Batch:
         """Remove the next batch from the queue and return it."""
         with self._changed:
             waiting = [(job, text) for job in self._jobs for text in job.texts or ()]
-            alike = [(text.form, job.how) for job, text in waiting]
-            batch = [each for each, how in zip(waiting, alike, strict=True) if how == alike[0]][: self.batch_size]
+            batch = self._compatible(waiting)
             for job, text in batch:
                 assert job.texts is not None
                 job.texts.remove(text)
             self._jobs = [job for job in self._jobs if job.texts != []]
-            self.writing, self._batch = len(batch), batch
+            self._batch = batch
             return batch
+
+    def _compatible(self, waiting: Batch) -> Batch:
+        """Return the first text, and others that share its batch, as many as fit, in the same order."""
+        if not waiting:
+            return []
+        batch: Batch = []
+        (first_job, first), most = waiting[0], self.text_generator.length
+        mixed = self.text_generator.accepts_padding(first_job.sampler)
+        shortest = longest = first.form[0]
+        for job, text in waiting:
+            low, high = min(shortest, text.form[0]), max(longest, text.form[0])
+            similar = mixed and high <= min(_RATIO * max(low, _SHORT), most)
+            if job.how == first_job.how and (similar or text.form == first.form):
+                batch.append((job, text))
+                shortest, longest = low, high
+            if len(batch) == self.batch_size:
+                break
+        return batch
+
+    def _leave(self, job: Job, text: WantedText) -> None:
+        self._batch = [each for each in self._batch if each != (job, text)]
 
     def _try(self, batch: Batch) -> None:
         """Generate a batch; if it fails, generate its jobs one by one to find those that cause the error."""
@@ -211,44 +241,61 @@ class Worker:
                 self._fail(batch[0][0], error)
                 return
             for job in jobs.values():
-                self._try([(other, text) for other, text in batch if other is job])
+                self._try([(other, text) for other, text in self._batch if other is job])
 
     def _write(self, batch: Batch) -> None:
         import torch
 
-        texts, sampler = [text for _, text in batch], batch[0][0].sampler
-        mask_id = self.text_generator.denoiser.mask_id
-        gone: set[int] = set()  # rows whose job was cancelled
+        rows = [text.layout.row(text.lengths) for _, text in batch]
+        mask_id, cost = self.text_generator.denoiser.mask_id, self.text_generator.cost
+        masks = {row: tokens.count(mask_id) for row, tokens in enumerate(rows)}  # of texts that are still generated
+        evaluations, gone = [0] * len(batch), set[int]()  # gone: texts whose job was cancelled
+
+        def complete(row: int, tokens: list[int], nfe: int) -> None:
+            (job, text), _ = batch[row], masks.pop(row)
+            self._leave(job, text)
+            job.tell(Done(text, tokens, nfe))
 
         def observe(record: dict[str, Any]) -> list[int]:
-            changed: dict[int, Drawn] = {}
+            drawn: dict[int, Drawn] = {}
             for row, position, token in changes(record, mask_id):
-                if batch[row][0].follows:
-                    drawn = changed.setdefault(row, Drawn(texts[row], [], []))
-                    drawn.positions.append(position)
-                    drawn.tokens.append(token)
-            for row, drawn in changed.items():
-                batch[row][0].tell(drawn)
-            gone.update(row for row, (job, _) in enumerate(batch) if job.gone or not self._open)
-            if len(gone) == len(batch):
+                step = drawn.setdefault(row, Drawn(batch[row][1], [], []))
+                step.positions.append(position)
+                step.tokens.append(token)
+            for row, step in drawn.items():
+                job, _ = batch[row]
+                if job.follows:
+                    job.tell(step)
+                if row in masks and not job.rewrites:
+                    # Every evaluation fills at least one mask, and no token changes again.
+                    evaluations[row] += cost
+                    masks[row] -= len(step.positions)
+                    for position, token in zip(step.positions, step.tokens, strict=True):
+                        rows[row][position] = token
+                    if not masks[row]:
+                        complete(row, rows[row], evaluations[row])
+            for row in [row for row in masks if batch[row][0].gone]:
+                gone.add(row)
+                del masks[row]
+                self._leave(*batch[row])
+            if gone and not masks:
                 raise GoneError
-            self.writing = len(batch) - len(gone)
             return list(gone)
 
-        text_generator = self.text_generator.opening(texts[0].form[1], texts[0].layout.words)
+        texts = [text for _, text in batch]
+        openings = [text.form[1] for text in texts]
+        text_generator, z = self.text_generator.padded(rows, openings, texts[0].layout.words)
         sample = text_generator.fill(
-            sampler,
-            torch.tensor(
-                [text.layout.row(text.lengths) for text in texts], dtype=torch.int64, device=text_generator.device
-            ),
+            batch[0][0].sampler,
+            z,
             rows=torch.tensor([text.number for text in texts]),
             seed=[job.seed for job, _ in batch],
             batch_size=len(batch),
             observe=observe,
         )
         for row, (tokens, nfe) in enumerate(zip(sample.tokens.tolist(), sample.nfe.tolist(), strict=True)):
-            if row not in gone:
-                batch[row][0].tell(Done(texts[row], tokens, nfe))
+            if row in masks:
+                complete(row, tokens[: len(rows[row])], nfe)
 
     def _fail(self, job: Job, error: Exception) -> None:
         self.cancel(job)

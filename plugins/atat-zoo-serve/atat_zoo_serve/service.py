@@ -101,6 +101,7 @@ class Service:
             **{"id": name, "object": "model", "created": int(time.time()), "owned_by": "atat_zoo"},
             **{"step": model.step, "length": text_generator.length, "objective": parts["objective"].name},
             **{kind: unstructure(parts[kind]) for kind in ("sampler", "guidance")},
+            "mixed_lengths": text_generator.accepts_padding(parts["sampler"]),
             "limits": attrs.asdict(limits),
         }
         return cls(

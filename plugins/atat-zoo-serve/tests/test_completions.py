@@ -28,6 +28,7 @@ def test_a_model_says_what_it_is(client):
     assert abs(about.pop("created") - time.time()) < 3600
     assert about.pop("limits")["batch_size"] == Limits().batch_size
     own = {"id": "tiny", "object": "model", "owned_by": "atat_zoo", "step": 0, "length": 24, "objective": "mdlm"}
+    own["mixed_lengths"] = True
     assert about.keys() - own.keys() == {"sampler", "guidance"}
     assert own.items() <= about.items()
     assert about["sampler"]["use"] == "ancestral"
