@@ -162,6 +162,8 @@ study-rest: $(VENV)/installed-dev
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
 	$(BIN)/atat study sets_256 --jobs 2 --write docs/studies/sets_256.md
+	$(BIN)/atat study sets_512 --jobs 2 --write docs/studies/sets_512.md
+	$(BIN)/python -m benchmarks streams --runs runs/sets_512 --write
 	$(BIN)/atat study sets_budgets --jobs 2 --write docs/studies/sets_budgets.md
 	$(BIN)/atat study sets_orders --jobs 2 --write docs/studies/sets_orders.md
 	$(BIN)/atat study sets_screen --jobs 2 --write docs/studies/sets_screen.md

@@ -37,6 +37,7 @@ STUDIES = (
     "roofline",
     "scale",
     "serving",
+    "streams",
     "study_figure",
     "study_pages",
     "study_samples",

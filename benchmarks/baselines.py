@@ -27,7 +27,7 @@ SETTINGS = {
     "mdlm-four-local-heads": ("mdlm", "backbone.local_heads=4"),
     "block_2": ("block", "objective.block_size=2"),
     "block_4": ("block_4",),
-    "block_16": ("block_16",),
+    "block_16": ("block", "objective.block_size=16"),
     "strided-8": ("strided", "objective.stride=8", "sampler.stride=8"),
     "strided-32": ("strided", "objective.stride=32", "sampler.stride=32"),
     "adaptive_position-bound": ("adaptive_position", "objective.weight=bound"),

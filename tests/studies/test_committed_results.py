@@ -12,12 +12,13 @@ from atat_zoo import studies as study
 from atat_zoo.evaluation.results.format import change
 from atat_zoo.studies import markdown
 from atat_zoo.studies.differences import shown
-from benchmarks import study_figure, study_samples
+from benchmarks import streams, study_figure, study_samples
 from tests.studies import figures
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
 SAMPLES = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))
+STREAMS = [each(json.loads(streams.RESULT.read_text(encoding="utf-8"))) for each in (streams.table_of, streams.law_of)]
 STUDIES = sorted((ROOT / "docs/results").glob("study*.md"))
 PAGES = [ROOT / "README.md", *STUDIES]
 # Under this line is a table: label, arm, value ± error, against the n-gram model, against the baseline.
@@ -93,6 +94,17 @@ def test_a_table_of_judged_texts_says_what_was_measured(name):
     assert any(study_samples.table_of(SAMPLES[name]) in page.read_text(encoding="utf-8") for page in STUDIES)
 
 
+def test_the_tables_of_streams_say_what_was_measured():
+    page = (ROOT / "docs/results/study-streams.md").read_text(encoding="utf-8")
+    assert all(f"\n\n{table}" in page for table in STREAMS)
+    law = streams.fit(streams.excess())
+    assert law == json.loads(streams.RESULT.read_text(encoding="utf-8"))["law"]
+    # The law holds exactly for the two arms that it is fitted to, and the excess is that of the study.
+    assert law["fitted"] == pytest.approx(law["excess"])
+    known = {each["arm"]: each["sequences"]["nats_per_token"] for each in RESULTS[streams.FITTED]["comparisons"]}
+    assert law["excess"] == pytest.approx({arm: known[arm] for arm in streams.LAW}, abs=1e-5)
+
+
 # Under this line is a table: what is to be written; what is paid for it by the bound of the baseline, and along turns
 # by the baseline and by another arm; how far the last is from both; and what an autoregressive arm pays.
 GAPS = re.compile(r"^<!-- gaps of (\w+), (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
@@ -121,8 +133,8 @@ def prose(path):
         text = text.partition("\n## Results\n")[2].partition("\n## ")[0]
     for table in (MARK, SAMPLERS, GAPS):
         text = table.sub("", text)
-    for rows in SAMPLES.values():
-        text = text.replace(study_samples.table_of(rows), "")
+    for table in (*map(study_samples.table_of, SAMPLES.values()), *STREAMS):
+        text = text.replace(table, "")
     return text
 
 

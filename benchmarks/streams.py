@@ -1,0 +1,161 @@
+"""What K streams of text cost: the excess over an autoregressive model by the number of streams, and by position.
+
+A set-causal model with L/K decoding steps decodes K streams of L/K tokens side by side. The first tokens of streams 2
+to K have no left context, so that its NLL per token should exceed that of one stream by (K − 1)·c/L, with c nats per
+cold start. The law is fitted by least squares to the study `sets_512`, and predicts the excess that other studies have
+measured at other lengths; its intervals are bootstrap percentiles over sequences. `--runs` also measures, on the
+trained runs, the NLL by position of a stream, relative to the autoregressive model at the same positions of the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from atat_zoo.evaluation.results.format import change
+from atat_zoo.evaluation.results.intervals import interval, percent, resampled
+
+STUDIES = Path(__file__).parents[1] / "docs" / "studies"
+RESULT = STUDIES.parent / "results" / "streams.json"
+FITTED, LENGTH = "sets_512", 512
+STREAMS = {"four_whole": 4, "four_376": 4, "one": 1, "eight": 8}
+LAW = ("one", "eight")  # trained alike
+# Measured elsewhere: study, arm, its K and L.
+PREDICTED = (("sets", "sets", 4, 64), ("sets_256", "sets_32", 8, 256))
+BASE = "autoregressive"
+EDGE = 16  # tokens at the beginning and at the end of a stream
+
+
+def excess() -> dict[str, tuple[float, torch.Tensor]]:
+    """Return by arm the nats per token above the autoregressive model's, and their resamples over sequences [R]."""
+    lines = [json.loads(line) for line in (STUDIES / f"{FITTED}.nats.jsonl").read_text(encoding="utf-8").splitlines()]
+    seeds: dict[str, dict[int, torch.Tensor]] = {}
+    for line in lines:
+        if line["bound"] == ("nelbo" if line["arm"] == BASE else "sets"):
+            seeds.setdefault(line["arm"], {})[line["seed"]] = torch.tensor(line["nats"], dtype=torch.float64)
+    count, others, found = torch.tensor(lines[0]["tokens"], dtype=torch.float64), seeds[BASE], {}
+    for arm in LAW:
+        more = torch.stack([nats - others[seed] for seed, nats in seeds[arm].items()]).mean(0)
+        sums = resampled(torch.stack([more, count], 1), purpose="streams", seed=0)
+        found[arm] = float(more.sum() / count.sum()), sums[:, 0] / sums[:, 1]
+    return found
+
+
+def fit(points: dict[str, tuple[float, torch.Tensor]]) -> dict[str, Any]:
+    """Return the fitted law and what it predicts, as tables of nats per token.
+
+    `cold_start` is c, in nats, and `one_stream` the excess of a single stream, in nats per token: these models also
+    learn prompts and gaps, unlike the autoregressive model.
+    """
+    design = torch.tensor([[1.0, (STREAMS[arm] - 1) / LENGTH] for arm in points], dtype=torch.float64)
+    values = torch.tensor([[value] for value, _ in points.values()], dtype=torch.float64)
+    samples = torch.stack([each for _, each in points.values()])
+    solution, of_samples = (torch.linalg.lstsq(design, each).solution for each in (values, samples))
+    found: dict[str, Any] = {
+        "one_stream": interval(float(solution[0]), of_samples[0]).to_table(),
+        "cold_start": interval(float(solution[1]), of_samples[1]).to_table(),
+        "excess": {arm: value for arm, (value, _) in points.items()},
+        "fitted": dict(zip(points, (design @ solution)[:, 0].tolist(), strict=True)),
+        "predicted": [],
+    }
+    for study, arm, streams, length in PREDICTED:
+        at = torch.tensor([1.0, (streams - 1) / length], dtype=torch.float64)
+        report = json.loads((STUDIES / f"{study}.json").read_text(encoding="utf-8"))["arms"]
+        ours, theirs = (
+            fmean(run["bounds"][run["bound"]]["nats_per_token"] for run in report[each]["runs"]) for each in (arm, BASE)
+        )
+        found["predicted"].append(
+            {"study": study, "streams": streams, "length": length, "measured": ours - theirs}
+            | interval(float(at @ solution[:, 0]), at @ of_samples).to_table()
+        )
+    return found
+
+
+def by_position(run: Path) -> torch.Tensor:
+    """Return the NLL in nats of each position of the claim half under the run's own position sets, float64 [n, L]."""
+    from atat_zoo.data.build import build
+    from atat_zoo.generation.model import Model
+    from atat_zoo.studies.run_measurement import text_of
+
+    model = Model.from_run(run)
+    module, method = model.module.eval(), model.experiment.evaluation.bound
+    _, tokens, maskable = text_of(build(model.experiment), "claim", 0)
+    found = []
+    with torch.no_grad():
+        for x, free in zip(tokens.split(16), maskable.split(16), strict=True):
+            keys = torch.zeros(len(x), dtype=torch.int64)
+            estimates = module.own_bounds(x, free, keys, 1) or module.bound(x, free, keys, 1, method)
+            found.append(next(iter(estimates.values())).contribution)
+    return torch.cat(found)
+
+
+def positions(folder: Path, seed: int = 18) -> dict[str, Any]:
+    """Return by arm the nats above the autoregressive model's: of the first stream, and of the others by position.
+
+    For the others, `first_tokens` and `last_tokens` are sums over the edges of a stream, and `between` is the mean of
+    the tokens between them, all averaged over streams 2 to K.
+    """
+    others, found = by_position(folder / f"{BASE}-seed{seed}"), {}
+    for arm, streams in STREAMS.items():
+        more = (by_position(folder / f"{arm}-seed{seed}") - others).mean(0).view(streams, -1)
+        found[arm] = {"first_stream": float(more[0].mean())}
+        if streams > 1:
+            later = more[1:].mean(0)
+            found[arm] |= {"first_tokens": float(later[:EDGE].sum()), "between": float(later[EDGE:-EDGE].mean())}
+            found[arm] |= {"last_tokens": float(later[-EDGE:].sum())}
+    return found
+
+
+def table_of(found: dict[str, Any]) -> str:
+    """Return the page's table of positions."""
+    head = ["arm", "K", "first stream, nats per token", f"further streams: first {EDGE} tokens, nats"]
+    head += ["between, nats per token", f"last {EDGE} tokens, nats"]
+    rows = [head, ["---"] * len(head)]
+    for arm, each in found["positions"].items():
+        numbers = [f"{each['first_stream']:+.3f}"]
+        if "between" in each:
+            numbers += [f"{each['first_tokens']:+.1f}", f"{each['between']:+.3f}", f"{each['last_tokens']:+.1f}"]
+        rows.append([f"`{arm}`", str(STREAMS[arm]), *numbers, *[""] * (4 - len(numbers))])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def law_of(found: dict[str, Any]) -> str:
+    """Return the page's table of the law: by K and L, what was measured and what the law says."""
+    head = ["K", "L", "decoding steps", "measured", "law"]
+    rows, law = [head, ["---"] * len(head)], found["law"]
+    for arm, said in law["fitted"].items():
+        streams = STREAMS[arm]
+        measured = percent(law["excess"][arm])
+        rows.append(
+            [str(streams), str(LENGTH), str(LENGTH // streams), f"{measured:+.1f} %", f"{percent(said):+.1f} %"]
+        )
+    for each in law["predicted"]:
+        streams, length = each["streams"], each["length"]
+        measured = percent(each["measured"])
+        rows.append(
+            [str(streams), str(length), str(length // streams), f"{measured:+.1f} %", f"{change(each, 1)}, predicted"]
+        )
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> None:
+    """Print the law; with `--runs`, also measure by position, and with `--write`, keep the results."""
+    parser = argparse.ArgumentParser(prog="streams")
+    parser.add_argument("--runs", type=Path, help="folder of the study's runs, to measure the NLL by position again")
+    parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULT.name}")
+    given, _ = parser.parse_known_args(sys.argv[2:])
+    known = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {"positions": {}}
+    found = {"law": fit(excess()), "positions": positions(given.runs) if given.runs else known["positions"]}
+    print(table_of(found), law_of(found), sep="\n")
+    if given.write:
+        RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
