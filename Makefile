@@ -9,7 +9,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGUMENTS)
 .PHONY: help quickstart test test-fast current test-browser test-new test-plugins test-clients attack mutants docs lint golden bench gpu study study-all study-rest study-gpu baselines samplers clean
 
 help:
-	@echo "make quickstart   train a small model on English text, evaluate it, sample from it and write an HTML report (5 minutes)"
+	@echo "make quickstart   train a small model on English text, evaluate it, sample from it and write an HTML report (4 minutes)"
 	@echo "make test         run all tests, including those of the packages in plugins/ (ten minutes)"
 	@echo "make test-fast    run the fast tests only (under two minutes)"
 	@echo "make current      run all tests in .venv-current, with a newer torch than Composer allows; FAST=1 runs only the fast ones"
