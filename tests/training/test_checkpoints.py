@@ -251,7 +251,12 @@ def test_a_checkpoint_has_the_model_that_the_run_would_end_with(uninterrupted):
     folder = uninterrupted / "checkpoints" / "step-00000024"
     files = sorted(path.name for path in folder.iterdir())
     assert files == sorted(path.name for path in (uninterrupted / "model").iterdir())
+    files.remove("model.json")
     assert all((folder / name).read_bytes() == (uninterrupted / "model" / name).read_bytes() for name in files)
+    # The evaluation at the end adds what it measured.
+    kept, final = (json.loads((each / "model.json").read_text()) for each in (folder, uninterrupted / "model"))
+    assert final.pop("loss_by_mask_rate")["step"] == 24
+    assert kept == final
     kept = sorted(path.name for path in folder.parent.iterdir())
     assert kept == sorted(f"step-{step:08d}{ending}" for step in (20, 24) for ending in ("", ".json", ".pt"))
     checkpoint = torch.load(folder.with_suffix(".pt"), weights_only=False)

@@ -213,7 +213,8 @@ def test_a_bound_counts_the_masked_tokens_of_each_mask_and_sends_its_figures(mod
     batches, draws, likelihood = 2, 2, "evaluation/likelihood.py"
     most = {
         ("nonzero", "diffusion/positions.py pairs"): 3 * draws,
-        ("copy to the host", f"{likelihood} measure"): 6,  # two bounds, their losses, and three values under the masks
+        # Two bounds, the losses of the tokens and of the masks, and three values under the masks.
+        ("copy to the host", f"{likelihood} measure"): 7,
         ("upload", f"{likelihood} measure"): 3,
         ("index by mask", f"{likelihood} _importance_when_hidden.<locals>.at_masked"): draws,
         ASKED: 1,  # how many carriers of tokens alone the rows need
