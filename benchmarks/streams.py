@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import attrs
 import torch
 
 from atat_zoo.evaluation.results.format import change
@@ -50,8 +51,8 @@ def excess() -> dict[str, tuple[float, torch.Tensor]]:
 def fit(points: dict[str, tuple[float, torch.Tensor]]) -> dict[str, Any]:
     """Return the fitted law and what it predicts, as tables of nats per token.
 
-    `cold_start` is c, in nats, and `one_stream` the excess of a single stream, in nats per token: these models also
-    learn prompts and gaps, unlike the autoregressive model.
+    `cold_start` is c in nats, not per token, and `one_stream` the excess of a single stream, in nats per token: these
+    models also learn prompts and gaps, unlike the autoregressive model.
     """
     design = torch.tensor([[1.0, (STREAMS[arm] - 1) / LENGTH] for arm in points], dtype=torch.float64)
     values = torch.tensor([[value] for value, _ in points.values()], dtype=torch.float64)
@@ -59,7 +60,7 @@ def fit(points: dict[str, tuple[float, torch.Tensor]]) -> dict[str, Any]:
     solution, of_samples = (torch.linalg.lstsq(design, each).solution for each in (values, samples))
     found: dict[str, Any] = {
         "one_stream": interval(float(solution[0]), of_samples[0]).to_table(),
-        "cold_start": interval(float(solution[1]), of_samples[1]).to_table(),
+        "cold_start": attrs.asdict(interval(float(solution[1]), of_samples[1])),
         "excess": {arm: value for arm, (value, _) in points.items()},
         "fitted": dict(zip(points, (design @ solution)[:, 0].tolist(), strict=True)),
         "predicted": [],

@@ -98,7 +98,7 @@ def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None
                 yield f"{where}: {steps} appears twice; list each number once"
             if f"{name}-{steps}" in arms:
                 yield f"arms.{name}-{steps}: {name!r} with {steps} steps already has this name; rename the arm"
-            for other in (baseline,) if arm.against is None else arm.against:
+            for other in arm.compared_with(name, baseline):
                 if other in arms and steps not in arms[other].budgets:
                     yield f"{where}: {name!r} is compared with {other!r}, which lacks this budget; add {steps} there"
     for point, overrides in sweep.points.items() if sweep else ():
@@ -111,8 +111,8 @@ def _with_budgets(arms: Mapping[str, ArmSpec], baseline: str) -> Iterator[tuple[
     for name, arm in arms.items():
         yield name, arm
         for steps in arm.budgets:
-            others = (() if name == baseline else (baseline,)) if arm.against is None else arm.against
-            against, overrides = tuple(f"{other}-{steps}" for other in others), (f"train.steps={steps}",)
+            against = tuple(f"{other}-{steps}" for other in arm.compared_with(name, baseline))
+            overrides = (f"train.steps={steps}",)
             yield f"{name}-{steps}", ArmSpec(like=name, overrides=overrides, seeds=arm.seeds, against=against)
 
 

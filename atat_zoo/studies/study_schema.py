@@ -53,6 +53,12 @@ class ArmSpec:
         None, help="arm whose training time this arm matches; the time per step of `like` determines its training steps"
     )
 
+    def compared_with(self, name: str, baseline: str) -> tuple[str, ...]:
+        """Return the arms that this arm, which has this name, is compared with."""
+        if self.against is None:
+            return () if name == baseline else (baseline,)
+        return self.against
+
 
 @component
 class SweepSpec:
@@ -240,9 +246,7 @@ class Study:
 
     def against(self, arm: str) -> tuple[str, ...]:
         """Return the arms that an arm is compared with: its `against`, or else the baseline, which has none."""
-        if (given := self.arms[arm].against) is not None:
-            return given
-        return () if arm in self.at_budgets(self.baseline) else (self.baseline,)
+        return self.arms[arm].compared_with(arm, self.baseline)
 
     def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
         """Return an arm's run, with a sweep point and number of steps if given; raise `UserError` if it is invalid."""

@@ -209,8 +209,8 @@ class OptimalTokensPerStep(TokensPerStep):
     A step from k to k' masked tokens costs (k − k')·f(k) nats, where f(k) is the mean loss of a masked token if k are
     masked, so the best schedule of T steps is a shortest path (Chen et al., arXiv:2511.04647; Lavenant and Zanella,
     arXiv:2510.25544). f is measured on held-out text after training, or by `atat eval` if a model lacks it, and saved
-    with the model; k is the masked fraction of the sequence, which includes given tokens. No predictions are read, so
-    the NFE is min(T, number of masked tokens).
+    with the model. It is read at the masked fraction of the whole sequence, given tokens included. No predictions are
+    read, so the NFE is min(T, number of masked tokens).
     """
 
     name = "optimal"
