@@ -75,13 +75,14 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1024, help="number of test sequences")
     parser.add_argument("--mask-samples", type=int, default=4)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training run")
+    parser.add_argument("--small", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for the small corpus")
     parser.add_argument("--markdown", type=Path, help="Markdown page to write")
     parser.add_argument("--note", default="", help="sentence about the training runs, for the page")
     given, _ = parser.parse_known_args(sys.argv[2:])
     source = train("source", given.runs / "source", *given.set)
     runs = {
         method: [
-            tuned(source, experiment, continues, given.runs / f"{method}-{seed}", f"seed={seed}", *given.set)
+            tuned(source, experiment, continues, given.runs / f"{method}-{seed}", f"seed={seed}", *given.set, *given.small)
             for seed in given.seeds
         ]
         for method, (experiment, continues) in METHODS.items()
