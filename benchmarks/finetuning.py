@@ -1,9 +1,11 @@
-"""Fine-tuning on 1,000 sequences from a different period: masks from learned importance against uniform masks."""
+"""Fine-tuning on 1,000 sequences: masks from learned importance against uniform masks.
+
+The sequences are from a later period than the source model's; `--small` selects another corpus.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -16,7 +18,7 @@ import torch
 from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.evaluation.likelihood import measure as measure_likelihood
 from atat_zoo.evaluation.results.format import change
-from atat_zoo.evaluation.results.intervals import LEVEL, paired
+from atat_zoo.evaluation.results.intervals import paired
 from atat_zoo.generation.model import Model
 from benchmarks.baselines import atat
 
@@ -29,22 +31,6 @@ WORDS = {
     "uniform": "fine-tuned, uniform masking",
     "importance": "fine-tuned, learned importance",
 }
-
-INTRODUCTION = """\
-# Fine-tuning results
-
-{note}
-
-Written by `python -m benchmarks finetuning --markdown docs/studies/fine-tuning.md`, from `experiments/finetuning/`.
-
-- Source model: plain masked diffusion on the State of the Union addresses up to 1945, {source_steps} training steps.
-- Small corpus: {sequences} training sequences of {length} tokens from the addresses since 1981.
-- Every training run on this corpus: {steps} steps of {batch} sequences with the source's tokenizer, network and
-learning rates; {machine}, torch {torch}. - Perplexity (any-order ELBO): an upper bound, on {held_out} sequences of the
-test split, which consists of whole addresses that no training run saw, with {draws} masks per sequence, the same for
-all models. - Intervals: {level:.0f} % bootstrap over sequences, paired by sequence and mask.
-
-"""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +51,7 @@ class Measurement:
 
 
 def main() -> None:
-    """Print the table, or write it to a page.
+    """Print the table.
 
     Finished runs are not trained again, and interrupted runs resume.
     """
@@ -75,26 +61,22 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1024, help="number of test sequences")
     parser.add_argument("--mask-samples", type=int, default=4)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training run")
-    parser.add_argument("--small", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for the small corpus")
-    parser.add_argument("--markdown", type=Path, help="Markdown page to write")
-    parser.add_argument("--note", default="", help="sentence about the training runs, for the page")
+    parser.add_argument(
+        "--small", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for the runs on the small corpus"
+    )
     given, _ = parser.parse_known_args(sys.argv[2:])
     source = train("source", given.runs / "source", *given.set)
     runs = {
         method: [
-            tuned(source, experiment, continues, given.runs / f"{method}-{seed}", f"seed={seed}", *given.set, *given.small)
+            tuned(
+                source, experiment, continues, given.runs / f"{method}-{seed}", f"seed={seed}", *given.set, *given.small
+            )
             for seed in given.seeds
         ]
         for method, (experiment, continues) in METHODS.items()
     }
     measured = measure(source, runs, given.sequences, given.mask_samples)
-    text = "\n".join([*table(measured, given.seeds), *differences(measured)]) + "\n"
-    if given.markdown is None:
-        print(text, flush=True)
-        return
-    count = len(measured["source"][0].count)
-    head = introduction(source, runs["uniform"][0], count, given.mask_samples, given.note)
-    given.markdown.write_text(head + text, encoding="utf-8")
+    print("\n".join([*table(measured, given.seeds), *differences(measured)]), flush=True)
 
 
 def tuned(source: Path, experiment: str, continues: bool, run: Path, *overrides: str) -> Path:
@@ -161,27 +143,6 @@ def differences(measured: dict[str, list[Measurement]]) -> list[str]:
         f"| {against}, nats per token | {' | '.join([*nats, spread])} |",
         f"| {against}, perplexity | {' | '.join([*shares, ''])} |",
     ]
-
-
-def introduction(source: Path, run: Path, held_out: int, draws: int, note: str) -> str:
-    """Return the introduction of the page, which describes the training runs and their data."""
-    said = json.loads((run / "environment.json").read_text())
-    machine, threads = said["machine"], said["machine"]["threads"]
-    experiment = Model.from_run(run).experiment
-    return INTRODUCTION.format(
-        source_steps=Model.from_run(source).step,
-        sequences=f"{experiment.data.sequences:,}",
-        length=experiment.data.length,
-        steps=experiment.train.steps,
-        batch=experiment.train.batch_size,
-        machine=f"{machine['cores']} cores of {machine['processor']}"
-        + (f", {threads} thread per training run" if threads else ""),
-        torch=said["packages"]["torch"],
-        held_out=f"{held_out:,}",
-        draws=draws,
-        note=note,
-        level=100 * LEVEL,
-    )
 
 
 if __name__ == "__main__":
