@@ -37,6 +37,7 @@ STUDIES = (
     "roofline",
     "scale",
     "serving",
+    "speculative",
     "streams",
     "study_figure",
     "study_pages",

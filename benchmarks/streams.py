@@ -4,8 +4,8 @@ A set-causal model with L/K decoding steps decodes K streams of L/K tokens side 
 to K have no left context, so that its NLL per token should exceed that of one stream by (K − 1)·c/L, with c nats per
 cold start. The law is fitted by least squares to arms of the study `sets_512`, and predicts the excess that was
 measured for other numbers of streams or at other lengths; its intervals are bootstrap percentiles over sequences.
-`--runs` also measures, on the trained runs, the NLL by position of a stream, relative to the autoregressive model at the same
-positions of the text, and the NLL of one model for all numbers of streams relative to models of a single number.
+`--runs` also measures, on the trained runs, the NLL by position of a stream, relative to the autoregressive model at
+the same positions of the text, and the NLL of one model for all numbers of streams relative to models of one number.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""Speculative decoding: its forward passes per decoding step, and its time for one text over that of plain decoding.
+
+Two set-causal models are trained on the State of the Union addresses without an n-gram prior, one with one stream and
+one with two. Each also learns blocks of its order, so that it predicts several steps ahead. Both samplers draw texts
+from the same distribution. The time is that of the processor with one thread, which other programs do not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from atat_zoo.generation.model import Model
+from benchmarks.baselines import atat
+from benchmarks.pairs import interleave, quartiles
+
+LENGTH = 64
+STREAMS = (1, 2)
+AHEAD = 4  # steps of a block
+COMMON = ("backbone.ngram_prior=0", "objective.prompt_share=0", "objective.gap_share=0", "evaluation.samples=0")
+
+
+def order(streams: int) -> dict[str, Any]:
+    """Return the position sets of so many streams."""
+    return {"use": "strided", "stride": LENGTH // streams}
+
+
+def toml(table: dict[str, Any] | list[Any] | str | int) -> str:
+    """Return a value in TOML, on one line."""
+    if isinstance(table, dict):
+        return "{" + ", ".join(f"{key}={toml(value)}" for key, value in table.items()) + "}"
+    return repr(table) if not isinstance(table, list) else f"[{', '.join(map(toml, table))}]"
+
+
+def trained(folder: Path, streams: int, seed: int, overrides: list[str]) -> Model:
+    """Return the model of a run, which is trained first if it does not exist or is not finished."""
+    run = folder / f"{streams}-seed{seed}"
+    if not (run / "model" / "model.json").is_file():
+        mixture = {
+            "use": "mixture",
+            "components": [order(streams), {"use": "blocks", "block_size": AHEAD, "order": order(streams)}],
+        }
+        words = ["sets", *COMMON, f"seed={seed}", f"position_sets={toml(mixture)}", f"sampler={toml(order(streams))}"]
+        begun = (run / "resolved.toml").is_file()
+        atat("train", *(["--resume", str(run)] if begun else [*words, *overrides, "--out", str(run)]))
+    return Model.from_run(run)
+
+
+def measure(model: Model, streams: int, draft_length: int, texts: int, pairs: int) -> tuple[float, list[float]]:
+    """Return the forward passes per text, and the ratios of the time of one text over that of plain decoding."""
+    plain = order(streams)
+    drafted = {"use": "speculative", "draft_length": draft_length, "position_sets": plain}
+    passes = fmean(model.sample(texts, sampler=drafted, seed=1).sample.nfe.tolist())
+    timed = interleave(
+        partial(model.sample, 1, sampler=drafted, seed=2),
+        partial(model.sample, 1, sampler=plain, seed=2),
+        pairs,
+        clock=time.process_time,
+    )
+    return passes, [ours / theirs for ours, theirs in timed]
+
+
+def main() -> None:
+    """Train missing runs, and print the table."""
+    parser = argparse.ArgumentParser(prog="speculative")
+    parser.add_argument("--runs", type=Path, default=Path("runs/speculative"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[18, 19, 20])
+    parser.add_argument("--draft-lengths", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--texts", type=int, default=64)
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training run")
+    given, _ = parser.parse_known_args(sys.argv[2:])
+    print("| K | draft length | forward passes per token, by seed | per decoding step | time of one text, quartiles |")
+    print("| --- | --- | --- | --- | --- |")
+    for streams in STREAMS:
+        models = [trained(given.runs, streams, seed, given.set) for seed in given.seeds]
+        for length in given.draft_lengths:
+            found = [measure(model, streams, length, given.texts, given.pairs) for model in models]
+            median, low, high = quartiles([ratio for _, ratios in found for ratio in ratios])
+            per_token = ", ".join(f"{passes / LENGTH:.3f}" for passes, _ in found)
+            per_step = fmean(passes for passes, _ in found) / (LENGTH // streams)
+            print(
+                f"| {streams} | {length} | {per_token} | {per_step:.3f} | {median:.2f} [{low:.2f}, {high:.2f}] |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
