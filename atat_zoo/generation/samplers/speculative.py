@@ -41,11 +41,11 @@ class SpeculativeSampler(Sampler):
     random-number key for its draft, one for acceptance and one for its token. A discarded draft has not affected any
     other token, so that its key can be used again.
 
-    A pass has up to (m + 1)² inputs for each position of a set: a larger m saves passes, but each one takes longer.
-    Few drafts are accepted unless the model has learned to predict positions several steps ahead: train it on a
-    `mixture` of an order and its `blocks`. With an n-gram prior, a draft also uses the drafts that precede it. A
-    pass reads up to (m + 1)² inputs per position of a set, so it saves time for few texts at a time, not for large
-    batches.
+    A pass has up to (m + 1)² inputs for each position of a set: a larger m saves passes, but each one takes longer, so
+    drafts save time for few texts at once, not for large batches. Few drafts are accepted unless the model has learned
+    to predict positions several steps ahead: train it on a `mixture` of an order and its `blocks`. With an n-gram
+    prior, a draft also uses the drafts that precede it.
+
     Relatives are blockwise parallel decoding (Stern et al., arXiv:1811.03115) and speculative decoding by any-subset
     models (arXiv:2504.20456) and by masked diffusion (arXiv:2510.03929).
     """
