@@ -18,7 +18,7 @@ from tests.studies import figures
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
 SAMPLES = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))
-STREAMS = [each(json.loads(streams.RESULT.read_text(encoding="utf-8"))) for each in (streams.table_of, streams.law_of, streams.one_model_table)]
+STREAMS = [each(json.loads(streams.RESULT.read_text(encoding="utf-8"))) for each in (streams.table_of, streams.law_of)]
 STUDIES = sorted((ROOT / "docs/results").glob("study*.md"))
 PAGES = [ROOT / "README.md", *STUDIES]
 # Under this line is a table: label, arm, value ± error, against the n-gram model, against the baseline.
@@ -97,15 +97,12 @@ def test_a_table_of_judged_texts_says_what_was_measured(name):
 def test_the_tables_of_streams_say_what_was_measured():
     page = (ROOT / "docs/results/study-streams.md").read_text(encoding="utf-8")
     assert all(f"\n\n{table}" in page for table in STREAMS)
-    laws = {name: streams.fit(*law) for name, law in streams.LAWS.items()}
-    assert laws == json.loads(streams.RESULT.read_text(encoding="utf-8"))["laws"]
-    # With two numbers, the law holds exactly for the two arms that it is fitted to; the excess is that of the study.
-    assert laws["gaps"]["fitted"] == pytest.approx(laws["gaps"]["excess"])
-    of_two, of_eight = laws["whole"]["excess"].values()
-    assert laws["whole"]["cold_start"]["value"] == pytest.approx(512 * (of_two + 7 * of_eight) / 50)
+    law = streams.fit(streams.excess())
+    assert law == json.loads(streams.RESULT.read_text(encoding="utf-8"))["law"]
+    # The law holds exactly for the two arms that it is fitted to, and the excess is that of the study.
+    assert law["fitted"] == pytest.approx(law["excess"])
     known = {each["arm"]: each["sequences"]["nats_per_token"] for each in RESULTS[streams.FITTED]["comparisons"]}
-    for law in laws.values():
-        assert law["excess"] == pytest.approx({arm: known[arm] for arm in law["excess"]}, abs=1e-5)
+    assert law["excess"] == pytest.approx({arm: known[arm] for arm in streams.LAW}, abs=1e-5)
 
 
 # Under this line is a table: what is to be written; what is paid for it by the bound of the baseline, and along turns
