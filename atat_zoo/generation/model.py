@@ -181,8 +181,8 @@ class Model:
         denoiser, parts = module.denoiser(), self.experiment.parts
         # The time is that of the fraction of masked tokens, which padding would change.
         attends = not (parts["backbone"].both_ways_only or getattr(parts["backbone"], "shift", False))
-        padded = parts["objective"].separates_documents and denoiser.block_size is None and not denoiser.reads_time
-        denoiser.supports_padding = attends and padded
+        apart = parts["objective"].separates_documents and denoiser.block_size in (None, 1) and not denoiser.reads_time
+        denoiser.supports_padding = attends and (denoiser.supports_padding or apart)
         return TextGenerator(
             denoiser=denoiser,
             tokenizer=self.tokenizer,

@@ -1,5 +1,7 @@
 """Texts of different lengths in one batch: each is what it is alone."""
 
+import random
+
 import attrs
 import pytest
 import torch
@@ -14,10 +16,11 @@ from atat_zoo.registry import Zoo
 from atat_zoo.testing.sampler_checks import assemble
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from tests.generation.alphabet import Alphabet
-from tests.generation.forms import FORMS, V, model_of
+from tests.generation.forms import CAUSAL, FORMS, V, model_of
 from tests.generation.making import L
 
-PADDED = ("mdlm", "counted", "sedd")
+SETS = ("sets", "strided")
+PADDED = ("mdlm", "counted", "sedd", CAUSAL, *SETS)
 spec = Zoo.load().spec
 
 
@@ -35,19 +38,21 @@ def exact():
 def test_which_models_read_texts_of_several_lengths_at_once(form):
     denoiser = model_of(form).text_generator("fp32").denoiser
     assert denoiser.supports_padding == (form in PADDED)
-    assert model_of(form).module.denoiser().supports_padding is False  # it does not know of the experiment
+    # Without the experiment, only a denoiser that never attends to masks knows.
+    assert model_of(form).module.denoiser().supports_padding == (form in SETS)
 
 
+@pytest.mark.parametrize("form", ["mdlm", "sets"])
 @pytest.mark.parametrize("fact", ["both_ways_only", "shift"])
-def test_a_backbone_that_reads_the_whole_sequence_has_no_padding(fact):
-    model = model_of("mdlm")
+def test_a_backbone_that_reads_the_whole_sequence_has_no_padding(form, fact):
+    model = model_of(form)
     backbone = type("Whole", (type(model.experiment.parts["backbone"]),), {fact: True})
     parts = model.experiment.parts | {"backbone": backbone(preset="nano")}
     whole = attrs.evolve(model, experiment=attrs.evolve(model.experiment, parts=parts))
     assert not whole.text_generator("fp32").denoiser.supports_padding
 
 
-@pytest.mark.parametrize("form", PADDED)
+@pytest.mark.parametrize("form", [form for form in PADDED if form != CAUSAL])
 @settings(deadline=None, max_examples=20)
 @given(lengths=st.lists(st.integers(1, L), min_size=1, max_size=4), seed=st.integers(0, 99))
 @torch.no_grad()
@@ -59,31 +64,46 @@ def test_a_prediction_does_not_read_padding(exact, form, lengths, seed):
         z[row, torch.randint(0, length, (length // 2 + 1,), generator=draw)] = V
     padded = denoiser.with_padding()
     found, where = padded(z, None, z == V), (z == V).nonzero()[:, 0]
-    _, scores = padded.score_visible(z, None, z == V, z < V)
+    visible = denoiser.scores_visible_tokens
+    scores = padded.score_visible(z, None, z == V, z < V)[1] if visible else None
     for row, length in enumerate(lengths):
         text = z[row : row + 1, :length]
         assert torch.allclose(found[where == row], denoiser(text, None, text == V), atol=1e-9)
-        own = denoiser.score_visible(text, None, text == V, text < V)[1]
-        assert torch.allclose(scores[(z < V).nonzero()[:, 0] == row], own, atol=1e-9)
+        if visible:
+            own = denoiser.score_visible(text, None, text == V, text < V)[1]
+            assert torch.allclose(scores[(z < V).nonzero()[:, 0] == row], own, atol=1e-9)
     assert not denoiser.padded
 
 
+STRIDED = {"use": "strided", "stride": 4}
 SAMPLERS = [
-    {"use": "ancestral", "steps": 5},
-    {"use": "left_to_right"},
-    {"use": "entropy"},
-    {"use": "remdm_cap", "steps": 7},
-    {"use": "semi_autoregressive", "block_size": 5, "block_sampler": {"use": "first_hitting"}},
+    ("counted", {"use": "ancestral", "steps": 5}),
+    ("counted", {"use": "left_to_right"}),
+    ("counted", {"use": "entropy"}),
+    ("counted", {"use": "remdm_cap", "steps": 7}),
+    ("counted", {"use": "semi_autoregressive", "block_size": 5, "block_sampler": {"use": "first_hitting"}}),
+    ("sets", STRIDED),
+    ("sets", STRIDED | {"offset": "random"}),
+    ("sets", {"use": "left_to_right"}),
+    ("sets", {"use": "ancestral", "steps": 5}),
+    ("sets", {"use": "remdm_cap", "steps": 7}),
+    ("sets", {"use": "semi_autoregressive", "block_size": 5, "block_sampler": "entropy"}),
+    ("strided", STRIDED),
+    (CAUSAL, {"use": "left_to_right"}),
+    (CAUSAL, {"use": "semi_autoregressive"}),
 ]
 
 
-@pytest.mark.parametrize("table", SAMPLERS, ids=lambda table: table["use"])
+@pytest.mark.parametrize(("form", "table"), SAMPLERS, ids=str)
 @settings(deadline=None, max_examples=10)
-@given(lengths=st.lists(st.integers(2, L), min_size=2, max_size=5), seed=st.integers(0, 99))
-def test_a_text_and_its_nfe_are_those_alone(exact, table, lengths, seed):
-    sampler, made = spec("sampler", table), exact["counted"]
+@given(lengths=st.lists(st.integers(2, L), min_size=2, max_size=5), seed=st.integers(0, 99), share=st.floats(0, 1))
+def test_a_text_and_its_nfe_are_those_alone(exact, form, table, lengths, seed, share):
+    sampler, made = spec("sampler", table), exact[form]
     assert made.accepts_padding(sampler)
-    rows = [[1, *[V] * (length - 2), 2] for length in lengths]
+    known = random.Random(seed)
+    rows = [
+        [1, *(known.randrange(V) if known.random() < share else V for _ in range(length - 2)), 2] for length in lengths
+    ]
     padded, tokens = made.padded(rows, [()] * len(rows), made.words)
     numbers, seeds = torch.arange(len(rows)), [seed, *range(len(rows) - 1)]
     together = padded.fill(sampler, tokens, rows=numbers, seed=seeds)

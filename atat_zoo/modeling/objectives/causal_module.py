@@ -259,7 +259,7 @@ class CachedBlocks(Predictor, BlockDecoder):
 
     @override
     def read(self, tokens: Tensor) -> None:
-        self.cache.grows = True
+        tokens, self.cache.grows = tokens.clamp(max=self.mask_id), True  # nothing follows padding
         self.last = self.pass_through(tokens)[:, -1:]
         if not self.takes_cache:
             self.text = torch.cat([self.text, tokens], dim=1)

@@ -238,6 +238,7 @@ class SetCausalPredictor(Predictor):
     """The denoiser p_θ(x_i | z), given all visible tokens; `begin_generation` returns one that records the steps."""
 
     scores_visible_tokens = False
+    supports_padding = True  # it is read like a mask, which no other input attends to
 
     def __init__(self, module: DenoisingModule) -> None:
         super().__init__(module)
@@ -278,7 +279,7 @@ class RereadingPredictor(Predictor):
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        rows = slice(None) if self.rows is None else self.rows
+        tokens, rows = tokens.clamp(max=self.mask_id), slice(None) if self.rows is None else self.rows
         steps, step = self.steps[rows], self.next_step[rows]
         fresh = (tokens != self.mask_id) & (steps == _NOT_YET)
         steps = torch.where(fresh, step[:, None], steps)
@@ -307,14 +308,13 @@ class IncrementalPredictor(Predictor):
 
     @override
     def select(self, rows: Tensor) -> Denoiser:
-        everyone = self.rows is None and len(rows) == len(self.texts.known)
-        if everyone:
+        if self.rows is None and len(rows) == len(self.texts.known):
             return self
         return IncrementalPredictor(self.module, self.texts, rows if self.rows is None else self.rows[rows])
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        texts, (row, position) = self.texts, pairs(where)
+        tokens, texts, (row, position) = tokens.clamp(max=self.mask_id), self.texts, pairs(where)
         if not len(row):
             return torch.empty(0, self.mask_id, device=tokens.device)
         rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
@@ -424,7 +424,7 @@ class StepCache(Cache):
             else:
                 own = torch.arange(len(new), device=new.device) if rows is None else rows
                 old[own[:, None], :, move_to(self.place, new.device)] = new.transpose(1, 2).to(old.dtype)
-            joined.append((old if rows is None else old[rows])[:, :, : self.width].to(new.dtype))
+            joined.append(old[slice(None) if rows is None else rows, :, : self.width].to(new.dtype))
         return joined[0], joined[1]
 
     def finish(self, new: Tensor) -> None:

@@ -111,8 +111,8 @@ def test_a_text_is_the_same_whatever_it_shares_a_batch_with(requests, batch_size
 WANTED = ("[MASK:9] a", "ab[MASK:9]", "a [MASK:3] b [MASK:3] c", "a[MASK:2]", "ab [MASK:18]")
 
 
-@pytest.mark.parametrize(("changes", "most"), [({}, 2), (SETS, 6)], ids=["mdlm", "sets"])
-def test_a_network_writes_the_same_in_a_batch(changes, most):
+@pytest.mark.parametrize("changes", [{}, SETS], ids=["mdlm", "sets"])
+def test_a_network_writes_the_same_in_a_batch(changes):
     """In float64, as sums in another order differ there by less than a draw can tell."""
     model = tiny_model(**changes)
     service = served(evolve(model, module=model.module.double()))
@@ -141,7 +141,7 @@ def test_a_network_writes_the_same_in_a_batch(changes, most):
     together, turns = write(*wanted)
     alone = [write(each) for each in wanted]
     assert sorted(together) == sorted(tokens for each, _ in alone for tokens in each)
-    assert turns <= most
+    assert turns <= 2
 
 
 def texts_of(*lengths):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import example, given
 from hypothesis import strategies as st
 from small_objectives import BACKBONE, COUNTED, DEEP, L, V, batch, build, full_batch, sets_of
@@ -158,20 +159,25 @@ def test_where_all_is_given_or_comes_at_once_no_carrier_is_counted(monkeypatch):
 
 
 @at_most(15)
-@given(steps=turn_maps, counts=st.booleans(), cached=st.booleans(), seed=st.integers(0, 99))
-@example(steps=[0, 1, 1, 2, 2], counts=False, cached=True, seed=0)  # the last step reads and predicts two, of two rows
-@example(steps=[0, 1, 1, 2, 2], counts=False, cached=False, seed=0)
-def test_a_text_that_is_written_costs_what_one_pass_says(steps, counts, cached, seed):
-    """With keys and values cached or not, whatever the order of the positions; not all rows have as many steps."""
+@given(steps=turn_maps, counts=st.booleans(), cached=st.booleans(), seed=st.integers(0, 99), padding=st.integers(0, 3))
+# The last step reads and predicts two, of two rows.
+@example(steps=[0, 1, 1, 2, 2], counts=False, cached=True, seed=0, padding=0)
+@example(steps=[0, 1, 1, 2, 2], counts=False, cached=False, seed=0, padding=0)
+@example(steps=[-1, 0, 1, 1], counts=True, cached=True, seed=0, padding=2)
+@example(steps=[-1, 0, 1, 1], counts=True, cached=False, seed=0, padding=2)
+def test_a_text_that_is_written_costs_what_one_pass_says(steps, counts, cached, seed, padding):
+    """With keys and values cached or not, whatever the order and the padding; not all rows have as many steps."""
     length = len(steps)
     module, x = sets_of(length, counts=counts), text(length, seed=seed)
     module.backbone.takes_cache = cached
     steps = torch.tensor(steps).expand(3, -1).clone()
     steps[1], steps[2] = steps[1].clamp(max=1), steps[2].flip(0)
-    expected = nats(module, x, steps)
+    expected = F.pad(nats(module, x, steps), (0, padding))
+    # The padding, with the id V + 1, is given, too.
+    x, steps, length = F.pad(x, (0, padding), value=V + 1), F.pad(steps, (0, padding), value=-1), length + padding
     z = torch.where(steps < 0, x, V)
     with torch.no_grad():
-        denoiser, found = module.denoiser().begin_generation(z), torch.zeros_like(expected)
+        denoiser, found = module.denoiser().with_padding().begin_generation(z), torch.zeros_like(expected)
         for step in range(int(steps.max()) + 1):
             rows = (steps == step).any(1).nonzero()[:, 0]
             if not len(rows):
@@ -182,7 +188,8 @@ def test_a_text_that_is_written_costs_what_one_pass_says(steps, counts, cached, 
             of_rows = denoiser.select(rows).select(torch.arange(len(rows)))
             log_probs = of_rows(z[rows], None, asked)
             of_turn = torch.zeros(*asked.shape, V, dtype=torch.float64).masked_scatter(asked[..., None], log_probs)
-            found[rows] += torch.where(where, -of_turn.gather(2, x[rows][..., None])[..., 0], 0)
+            own = of_turn.gather(2, x[rows].clamp(max=V - 1)[..., None])[..., 0]
+            found[rows] += torch.where(where, -own, 0)
             z = torch.where(steps == step, x, z)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
