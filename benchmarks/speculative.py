@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from atat_zoo.generation.model import Model
+from atat_zoo.registry.registry_file import inline
 from benchmarks.baselines import atat
 from benchmarks.pairs import interleave, quartiles
 
@@ -30,24 +31,20 @@ def order(streams: int) -> dict[str, Any]:
     return {"use": "strided", "stride": LENGTH // streams}
 
 
-def toml(table: dict[str, Any] | list[Any] | str | int) -> str:
-    """Return a value in TOML, on one line."""
-    if isinstance(table, dict):
-        return "{" + ", ".join(f"{key}={toml(value)}" for key, value in table.items()) + "}"
-    return repr(table) if not isinstance(table, list) else f"[{', '.join(map(toml, table))}]"
+def settings(streams: int) -> list[str]:
+    """Return the overrides of `sets` for a model that learns so many streams, and blocks of their order."""
+    sets = order(streams)
+    mixture = {"use": "mixture", "components": [sets, {"use": "blocks", "block_size": AHEAD, "order": sets}]}
+    return [*COMMON, f"position_sets={inline(mixture)}", f"sampler={inline(sets)}"]
 
 
 def trained(folder: Path, streams: int, seed: int, overrides: list[str]) -> Model:
     """Return the model of a run, which is trained first if it does not exist or is not finished."""
     run = folder / f"{streams}-seed{seed}"
     if not (run / "model" / "model.json").is_file():
-        mixture = {
-            "use": "mixture",
-            "components": [order(streams), {"use": "blocks", "block_size": AHEAD, "order": order(streams)}],
-        }
-        words = ["sets", *COMMON, f"seed={seed}", f"position_sets={toml(mixture)}", f"sampler={toml(order(streams))}"]
         begun = (run / "resolved.toml").is_file()
-        atat("train", *(["--resume", str(run)] if begun else [*words, *overrides, "--out", str(run)]))
+        new = ["sets", *settings(streams), f"seed={seed}", *overrides, "--out", str(run)]
+        atat("train", *(["--resume", str(run)] if begun else new))
     return Model.from_run(run)
 
 

@@ -14,8 +14,10 @@ from atat_zoo.cli.experiment_command import missing
 from atat_zoo.data.build import build
 from atat_zoo.data.shard_manifest import load as load_manifest
 from atat_zoo.experiment import from_table, load, names
+from atat_zoo.generation.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.training import train
+from benchmarks import speculative
 from tests import fixtures, talk
 
 ROOT = Path(__file__).parents[1] / "experiments"
@@ -213,6 +215,19 @@ def two_steps(experiment, folder):
     # The head starts at zero, where every token is as probable as any other; two steps lower that, and not by much.
     assert contents.vocabulary_size / 2 < result.evaluation.nelbo.value < contents.vocabulary_size
     return contents
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", speculative.STREAMS)
+def test_the_models_of_the_speculative_benchmark_train_and_draft(streams, shards, tmp_path):
+    few = [*speculative.settings(streams), *SMALL, "evaluation.samples=0", f'data.root="{shards}"']
+    assert train(load("sets", few), tmp_path / "run").finished
+    model = Model.from_run(tmp_path / "run")
+    passes, ratios = speculative.measure(model, streams, draft_length=3, texts=2, pairs=2)
+    steps = model.sample(2, sampler=speculative.order(streams)).sample.nfe.double().mean()
+    assert 1 <= passes < steps  # hardly trained, it predicts almost the same whatever it reads, so drafts are accepted
+    assert len(ratios) == 2
+    assert min(ratios) > 0
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import sys
 
 from tests import forked
 
+END = b"\0"
 CALL = "from atat_zoo.cli import main; main()"
 SEVERAL = """
 import json, sys
@@ -56,18 +57,26 @@ def imported(commands, names, **how):
     return found
 
 
-def received(descriptor, process):
+def received(descriptor, process, other_end):
     """Yield what a terminal gets until its process has ended.
 
-    The caller keeps the other end open meanwhile: where the last writer is gone, what was not read yet may be, too.
+    The caller keeps the other end open meanwhile: where the last writer is gone, what was not read yet may be, too. A
+    terminal passes on what was written in its own time, so that only a mark behind it shows that all has come.
     """
     for _ in range(300):
         ended = process.poll() is not None
         while select.select([descriptor], [], [], 0.2)[0]:
             yield os.read(descriptor, 1 << 16)
         if ended:
-            return
-    raise AssertionError("it does not end")
+            break
+    else:
+        raise AssertionError("it does not end")
+    os.write(other_end, END)
+    rest = b""
+    while not rest.endswith(END):
+        assert select.select([descriptor], [], [], 60)[0], "the mark does not come"
+        rest += os.read(descriptor, 1 << 16)
+    yield rest.removesuffix(END)
 
 
 def on_terminal(*words, cwd=None, interrupt_after=None):
@@ -85,7 +94,7 @@ def on_terminal(*words, cwd=None, interrupt_after=None):
         command = [sys.executable, "-c", CALL, *words]
         process = subprocess.Popen(command, stdout=process_end, stderr=process_end, cwd=cwd, env=env)
     data = b""
-    for piece in received(main_end, process):
+    for piece in received(main_end, process, process_end):
         data += piece
         if interrupt_after is not None and data.count("▁".encode()) > interrupt_after:
             process.send_signal(signal.SIGINT)

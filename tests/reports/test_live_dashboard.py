@@ -221,7 +221,7 @@ def test_a_terminal_shows_a_run_until_it_is_finished(tmp_path):
     words = [sys.executable, "-c", often, "watch", str(run.path), "--terminal"]
     env = os.environ | {"TERM": "xterm", "COLUMNS": "300", "LINES": "24"}
     with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:
-        shown, pieces = b"", received(ours, process)
+        shown, pieces = b"", received(ours, process, theirs)
         while b"step 20/30" not in shown:
             shown += next(pieces)
         run.resolved.rename(tmp_path / "aside")  # gone for a moment

@@ -80,12 +80,8 @@ SAMPLERS = re.compile(r"^<!-- samplers of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTIL
 
 def test_a_table_of_samplers_says_what_was_measured():
     tables = dict(table for page in STUDIES for table in SAMPLERS.findall(page.read_text(encoding="utf-8")))
-    assert tables.keys() == {
-        "confirm",
-        "ablation",
-        "ablation_no_prior",
-        "importance",
-    }  # the others are in docs/studies only
+    # The others are in docs/studies only.
+    assert tables.keys() == {"confirm", "ablation", "ablation_no_prior", "importance"}
     for name, table in tables.items():
         rows = [row for arm in RESULTS[name]["samplers"] for row in arm["samplers"]]
         for said, row in zip(cells(table), rows, strict=True):

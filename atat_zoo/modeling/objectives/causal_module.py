@@ -259,7 +259,8 @@ class CachedBlocks(Predictor, BlockDecoder):
 
     @override
     def read(self, tokens: Tensor) -> None:
-        tokens, self.cache.grows = tokens.clamp(max=self.mask_id), True  # nothing follows padding
+        tokens = tokens.clamp(max=self.mask_id)  # padding, which no token follows
+        self.cache.grows = True
         self.last = self.pass_through(tokens)[:, -1:]
         if not self.takes_cache:
             self.text = torch.cat([self.text, tokens], dim=1)
