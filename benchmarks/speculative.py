@@ -1,5 +1,7 @@
 """Speculative decoding: its forward passes per decoding step, and its time for one text over that of plain decoding.
 
+Plain decoding has one step per pass, in the same order or with one token per step.
+
 Two set-causal models are trained on the State of the Union addresses without an n-gram prior, one with one stream and
 one with two. Each also learns blocks of its order, so that it predicts several steps ahead. Both samplers draw texts
 from the same distribution. The time is that of the processor with one thread, which other programs do not change.
@@ -48,18 +50,15 @@ def trained(folder: Path, streams: int, seed: int, overrides: list[str]) -> Mode
     return Model.from_run(run)
 
 
-def measure(model: Model, streams: int, draft_length: int, texts: int, pairs: int) -> tuple[float, list[float]]:
-    """Return the forward passes per text, and the ratios of the time of one text over that of plain decoding."""
-    plain = order(streams)
-    drafted = {"use": "speculative", "draft_length": draft_length, "position_sets": plain}
+def measure(model: Model, streams: int, draft_length: int, texts: int, pairs: int) -> tuple[float, list[list[float]]]:
+    """Return the passes per text, and one text's times over those of plain decoding of K streams and of one stream."""
+    drafted = {"use": "speculative", "draft_length": draft_length, "position_sets": order(streams)}
     passes = fmean(model.sample(texts, sampler=drafted, seed=1).sample.nfe.tolist())
-    timed = interleave(
-        partial(model.sample, 1, sampler=drafted, seed=2),
-        partial(model.sample, 1, sampler=plain, seed=2),
-        pairs,
-        clock=time.process_time,
-    )
-    return passes, [ours / theirs for ours, theirs in timed]
+    ratios = []
+    for plain in (order(streams), order(1)):
+        ours, theirs = (partial(model.sample, 1, sampler=each, seed=2) for each in (drafted, plain))
+        ratios.append([first / second for first, second in interleave(ours, theirs, pairs, clock=time.process_time)])
+    return passes, ratios
 
 
 def main() -> None:
@@ -72,19 +71,19 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training run")
     given, _ = parser.parse_known_args(sys.argv[2:])
-    print("| K | draft length | forward passes per token, by seed | per decoding step | time of one text, quartiles |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| K | draft length | passes per token, by seed | per step | time of one text | over one token per step |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for streams in STREAMS:
         models = [trained(given.runs, streams, seed, given.set) for seed in given.seeds]
         for length in given.draft_lengths:
             found = [measure(model, streams, length, given.texts, given.pairs) for model in models]
-            median, low, high = quartiles([ratio for _, ratios in found for ratio in ratios])
+            times = [
+                "{:.2f} [{:.2f}, {:.2f}]".format(*quartiles([ratio for _, ratios in found for ratio in ratios[i]]))
+                for i in range(2)
+            ]
             per_token = ", ".join(f"{passes / LENGTH:.3f}" for passes, _ in found)
             per_step = fmean(passes for passes, _ in found) / (LENGTH // streams)
-            print(
-                f"| {streams} | {length} | {per_token} | {per_step:.3f} | {median:.2f} [{low:.2f}, {high:.2f}] |",
-                flush=True,
-            )
+            print(f"| {streams} | {length} | {per_token} | {per_step:.3f} | {' | '.join(times)} |", flush=True)
 
 
 if __name__ == "__main__":
