@@ -222,6 +222,10 @@ function texts() {
     host,
   ];
 }
+// The attributes of the tokens of a text, or of a picture's pixels, which have colours.
+const grid = (picture) => ({ class: picture ? "tokens picture" : "tokens", style: picture ? { "--columns": picture.columns } : {} });
+const isLabel = (picture, i) => Boolean(picture && i < picture.first);
+const colouring = (picture, token) => (picture?.colours[token] ? { "--colour": picture.colours[token] } : {});
 function range(values) {
   let low = Infinity, high = -Infinity;
   for (const each of values) if (each !== null) { low = Math.min(low, each); high = Math.max(high, each); }
@@ -256,11 +260,11 @@ function oneText(again) {
     }
   };
   const point = (event) => event.target.dataset.i !== undefined && choose(Number(event.target.dataset.i));
-  const panel = (title, key, unit) => {
-    const [low, high] = scales[key], values = one[key]?.[place.rate];
+  const panel = (title, key, unit) => {  // without a key: the picture itself
+    const [low, high] = key ? scales[key] : [0, 0], values = one[key]?.[place.rate];
     const heat = (value) => (value === null || value === undefined || high <= low ? 0 : (value - low) / (high - low));
     const paragraph = el("p", {
-      class: "tokens", role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys select a token`,
+      ...grid(recorded.picture), role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys select a token`,
       on: {
         pointerover: point, click: point,
         keydown: (event) => {
@@ -270,10 +274,10 @@ function oneText(again) {
           choose(Math.max(0, Math.min(one.tokens.length - 1, (place.token ?? (move > 0 ? -1 : 1)) + move)));
         },
       },
-    }, ...one.tokens.map((token, i) => el("span", { "data-i": i, style: { "--h": heat(values?.[i]) } }, token.replace(/\n/g, "↵\n"))));
+    }, ...one.tokens.map((token, i) => el("span", { "data-i": i, class: isLabel(recorded.picture, i) ? "label" : null, style: key ? { "--h": heat(values?.[i]) } : colouring(recorded.picture, token) }, token.replace(/\n/g, "↵\n"))));
     panels.push(paragraph);
     return el("div", {}, el("h3", {}, title), paragraph,
-      el("span", { class: "scale" }, fixed(low, 2), el("i", {}), `${fixed(high, 2)}${unit}`));
+      key ? el("span", { class: "scale" }, fixed(low, 2), el("i", {}), `${fixed(high, 2)}${unit}`) : null);
   };
   const pair = el("div", { class: "pair" }), output = el("output", {});
   const slider = el("input", { type: "range", min: 0, max: recorded.rates.length - 1, step: 1, value: place.rate, on: {
@@ -286,6 +290,7 @@ function oneText(again) {
     slider.setAttribute("aria-valuetext", output.textContent);
     panels = [];
     pair.replaceChildren(...[
+      recorded.picture ? panel("Picture") : null,
       one.importance ? panel(recorded.importance_depends_on_rate ? `Importance${at}` : "Importance", "importance", "") : null,
       one.loss ? panel(`Loss${at}`, "loss", " nats") : null].filter((each) => each));
     choose(place.token);
@@ -422,14 +427,15 @@ function replay() {
     const one = sampler.texts[place.text], of = sampler.evaluations[place.text] ?? 0;
     if (!one) return "";
     const now = stateAt(one, place.at), share = (value) => (top > 0 ? value / top : 0);
+    const picture = recorded().picture, label = (i) => (isLabel(picture, i) ? "label " : "");
     const tokens = now.tokens.map((token, i) => token === null
-      ? el("span", { class: "mask", style: { "--h": share(now.open.get(i) ?? 0) } })
-      : el("span", { class: now.fresh.has(i) ? "new" : one.start[i] !== null ? "given" : null, style: { "--h": share(now.heat.get(i) ?? 0) } }, token.replace(/\n/g, "↵\n")));
+      ? el("span", { class: `${label(i)}mask`, style: { "--h": share(now.open.get(i) ?? 0) } })
+      : el("span", { class: label(i) + (now.fresh.has(i) ? "new" : one.start[i] !== null ? "given" : "") || null, style: { "--h": share(now.heat.get(i) ?? 0), ...colouring(picture, token) } }, token.replace(/\n/g, "↵\n")));
     const settings = Object.entries(sampler.settings).filter(([key]) => key !== "use").map(([key, value]) => `${key} ${typeof value === "object" && value ? value.use : value}`);
     const masked = now.tokens.filter((token) => token === null).length;
     return el("div", { class: "sampler" }, el("h3", { dir: "auto" }, sampler.name),
       el("p", { class: "note", dir: "auto" }, `decoding step ${Math.min(place.at, of)} of ${of}, ${count(masked, "masked token")}${settings.length ? ` · ${settings.join(", ")}` : ""}`),
-      el("p", { class: "tokens", dir: "auto" }, ...tokens));
+      el("p", { ...grid(picture), dir: "auto" }, ...tokens));
   };
   const stage = el("div", { class: "stage", tabindex: 0, role: "group", "aria-label": "Generation: space plays and pauses, arrow keys step", on: { keydown: (event) => {
     if (event.target !== stage) return;

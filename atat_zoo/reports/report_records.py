@@ -122,9 +122,10 @@ def _record_text(model: Model, run: str | Path, progress: Progress | None) -> No
 
 def _record_replay(model: Model, run: str | Path, progress: Progress | None) -> None:
     """Write report/replay.json: the decoding steps of a few texts for the samplers of `side_by_side`, from one seed."""
-    from atat_zoo.reports.text_views import replay_table
+    from atat_zoo.reports.text_views import picture_grid, replay_table
 
-    experiment, length = model.experiment, min(model.context.length, LONGEST)
+    experiment, picture = model.experiment, picture_grid(model.tokenizer, model.context.length)
+    length = model.context.length if picture else min(model.context.length, LONGEST)
     samplers, seed = side_by_side(experiment), experiment.seed
     text_generator = experiment.parts["guidance"].guide(model.text_generator())
     tables = []
@@ -132,7 +133,7 @@ def _record_replay(model: Model, run: str | Path, progress: Progress | None) -> 
         if progress:
             progress(REPLAY, number, len(samplers))
         tables.append(replay_table(text_generator, sampler, number=REPLAYS, length=length, seed=seed))
-    about = {"seed": seed, "length": length, "uncertainty": "entropy", "unit": "nats"}
+    about = {"seed": seed, "length": length, "picture": picture, "uncertainty": "entropy", "unit": "nats"}
     _write(run, REPLAY, model, {**about, "samplers": tables})
 
 

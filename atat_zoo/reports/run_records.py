@@ -17,6 +17,7 @@ from atat_zoo.system.parsing import from_json, read
 
 FORMAT = 1  # format of the files in report/
 Table = dict[str, Any]
+_COLOUR = re.compile("#[0-9a-f]{6}")
 # Maximum number of points per curve; more would not be visible.
 POINTS = 800
 _LONGEST = 20_000  # characters of samples.txt on the page
@@ -68,6 +69,15 @@ def _settings(value: Any) -> Table:
     return value if isinstance(value, dict) else {}
 
 
+def _colours(value: Any) -> Table:
+    """Return a dict from the text of tokens to CSS colours, or raise a `TypeError` for a different value."""
+    if not isinstance(value, dict) or not all(
+        isinstance(each, str) and _COLOUR.fullmatch(each) for each in value.values()
+    ):
+        raise TypeError
+    return value
+
+
 def _finite(value: Any) -> Any:
     return json.loads(json.dumps(_settings(value)), parse_constant=lambda _: None)
 
@@ -100,6 +110,9 @@ def record(declared: Any, value: Any, at: str = "") -> Any:
     raise TypeError(f"{at.rstrip('.') or 'it'} is {clip(repr(value), 40)}")
 
 
+_PICTURE = _or_none(  # null for text: the tokens from number `first` on are pixels, with the colours of their text
+    {"first": _count, "columns": _refusing(lambda value: type(value) is int and value > 0), "colours": _colours}
+)
 _TOKENS = {
     "tokens": [_string],
     "maskable": [bool],
@@ -114,6 +127,7 @@ _TEXT = {  # report/text.json, beside its format
     "rates": [_number],  # mask rates, R of them; none for a model whose likelihood is exact, and then R is 1 above
     "estimator": _or_none(_string),  # its name, or null if all tokens have the same importance
     "importance_depends_on_rate": bool,
+    "picture": _PICTURE,
     "texts": [_TOKENS],
 }
 _FRAME = {
@@ -130,6 +144,7 @@ _SAMPLER = {
 }
 _REPLAY = {  # report/replay.json, beside its format; the uncertainty is "entropy" in "nats"
     **{"step": _count, "seed": _count, "length": _count, "uncertainty": _string, "unit": _string},
+    "picture": _PICTURE,
     "samplers": [_SAMPLER],
 }
 # report/compare.json: what `atat compare --json` prints, with the `model_sum` of each run, beside its format. Of the
@@ -184,7 +199,7 @@ def kept(run: RunFolder, name: str) -> Table | None:
     try:
         table = from_json(read(path))
         if table["format"] == FORMAT:
-            return _whole(record(_KEPT[name], table))
+            return _whole(record(_KEPT[name], {"picture": None, **table}))
         problem = f"has format {clip(table['format'])}, not {FORMAT}"
     except FileNotFoundError:
         return None

@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 DRAWS = 4  # number of times that each token is hidden at each rate
-SHOWN = 256  # recorded tokens per text; the model reads all tokens
+SHOWN = 256  # recorded tokens per text, except for a picture; the model reads all tokens
 DIGITS = 4  # decimals of nats and importance
 ENTROPY_DIGITS = 3
 _CHUNK = 2**24  # log-probabilities at once
@@ -60,18 +60,21 @@ def text_table(
         if progress:
             progress(number + 1, len(levels))
     estimator: Any = model.experiment.parts["estimator"] if weighs else None
+    picture = picture_grid(model.tokenizer, tokens.shape[1])
+    some = slice(None if picture else SHOWN)
     return {
+        "picture": picture,
         "draws": 1 if exact else DRAWS,
         "rates": [] if exact else list(RATES),
         "estimator": estimator and estimator.name,
         "importance_depends_on_rate": bool(weighs and (estimator.reads == "z" or estimator.reads_time)),
         "texts": [
             {
-                "tokens": shown(model.tokenizer, tokens[row, :SHOWN].tolist()),
-                "maskable": maskable[row, :SHOWN].tolist(),
-                "surprisal": _numbers(surprisal[row]),
-                "importance": [_numbers(at_rate[row]) for at_rate in importance] if weighs else None,
-                "loss": [_numbers(at_rate[row]) for at_rate in losses],
+                "tokens": shown(model.tokenizer, tokens[row, some].tolist()),
+                "maskable": maskable[row, some].tolist(),
+                "surprisal": _numbers(surprisal[row, some]),
+                "importance": [_numbers(at_rate[row, some]) for at_rate in importance] if weighs else None,
+                "loss": [_numbers(at_rate[row, some]) for at_rate in losses],
             }
             for row in range(len(tokens))
         ],
@@ -127,9 +130,22 @@ def shown(tokenizer: TokenizerModel, ids: Sequence[int]) -> list[str]:
     return [special[i] if i in special else tokenizer.decode([i]) for i in ids]
 
 
+def picture_grid(tokenizer: TokenizerModel, length: int) -> dict[str, Any] | None:
+    """Return the grid of a picture of `length` tokens, and the colour of each token as displayed; None for text."""
+    rows = tokenizer.picture([tokenizer.vocabulary_size] * length)
+    if rows is None:
+        return None
+    ids = range(tokenizer.vocabulary_size)
+    colours = {
+        name: (tokenizer.picture([i]) or [[None]])[0][0] for i, name in zip(ids, shown(tokenizer, ids), strict=True)
+    }
+    known = {name: colour for name, colour in colours.items() if colour}
+    return {"first": length - sum(map(len, rows)), "columns": len(rows[0]), "colours": known}
+
+
 def _numbers(values: Tensor) -> list[float | None]:
-    """Return the rounded values of the shown tokens, [S] of [L], with None for NaN."""
-    return [round(value, DIGITS) if value == value else None for value in values[:SHOWN].tolist()]
+    """Return rounded values [S], with None for NaN."""
+    return [round(value, DIGITS) if value == value else None for value in values.tolist()]
 
 
 # Texts as they unmask

@@ -68,7 +68,17 @@ def write_evaluation(run, value, name=NELBO, *, stderr=None, file="", **changed)
 
 
 def make(
-    path, *, experiment=ATAT, overrides=(), lines=45, estimator=True, words=None, report=True, seed=0, bound="nelbo"
+    path,
+    *,
+    experiment=ATAT,
+    overrides=(),
+    lines=45,
+    estimator=True,
+    words=None,
+    report=True,
+    seed=0,
+    bound="nelbo",
+    picture=None,
 ):
     """Write a finished run of 450 steps that has recorded everything, and return its folder."""
     run, random_ = RunFolder(path), random.Random(seed)
@@ -94,8 +104,9 @@ def make(
     tokens = [f" {word}" for word in TEXT.split()] * 3 if words is None else list(words)
     run.samples.write_text("".join(tokens) + "\n", encoding="utf-8")
     if report:
-        _json(run.report / "text.json", _text(tokens, steps[-1], estimator, random_))
-        _json(run.report / "replay.json", _replay(tokens, steps[-1], random_))
+        more = {} if picture is None else {"picture": picture}  # absent in files of earlier versions
+        _json(run.report / "text.json", _text(tokens, steps[-1], estimator, random_) | more)
+        _json(run.report / "replay.json", _replay(tokens, steps[-1], random_) | more)
     return path
 
 

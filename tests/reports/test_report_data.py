@@ -226,6 +226,27 @@ def test_what_is_of_an_older_step_is_said_to_be_and_older_policy_bounds_are_left
     assert data["notes"] == newest["notes"] | dict.fromkeys(("text", "replay", "uncertainty"), said)
 
 
+def test_the_grid_of_a_picture_is_recorded_and_a_wrong_one_is_damage(tmp_path):
+    grid = {"first": 1, "columns": 2, "colours": {"a": "#00ff80"}}
+    run = make(tmp_path / "picture", words=["<7>", *"abab"], picture=grid)
+    (found,) = collect([run])["runs"]
+    assert (found["text"]["picture"], found["replay"]["picture"]) == (grid, grid)
+    for wrong in (3, {}, grid | {"first": -1}, grid | {"columns": 0}, grid | {"columns": True}):
+        change(run / "report" / "text.json", picture=wrong)
+        with pytest.warns(OmissionNote, match="text.json is damaged: picture"):
+            assert collect([run])["runs"][0]["text"] is None
+    change(run / "report" / "text.json", picture=None)
+    for colours in (None, ["#00ff80"], {"a": 3}, {"a": "#00ff80; top: 0"}, {"a": "red"}, {"a": "#00FF80"}):
+        change(run / "report" / "replay.json", picture=grid | {"colours": colours})
+        with pytest.warns(OmissionNote, match="replay.json is damaged: picture"):
+            assert collect([run])["runs"][0]["replay"] is None
+
+
+def test_a_text_has_no_grid(full):
+    (found,) = collect([full])["runs"]
+    assert (found["text"]["picture"], found["replay"]["picture"]) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("objective", "x"), ("train", {"steps": math.inf}), ("train", 3), ("evaluation", [])]
 )

@@ -14,6 +14,8 @@ from tests.reports.run_folders import CONFIRM, HOSTILE, make, with_grids
 
 pytestmark = pytest.mark.slow
 DRAWN = "html[data-drawn]"
+PIXELS = ["<7>", *"abcdefgh"]  # a label and a picture of two rows
+GRID = {"first": 1, "columns": 4, "colours": {letter: f"#0000{16 * i:02x}" for i, letter in enumerate("abcdefgh")}}
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,7 @@ def pages(tmp_path_factory):
         ],
         "short": [make(root / "runs" / "short", lines=1)],
         "long": [make(root / "runs" / "long", lines=10_000)],
+        "picture": [make(root / "runs" / "picture", words=PIXELS, picture=GRID)],
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
     written = {name: collect(each) for name, each in runs.items()} | {"study": study_data.of_study(CONFIRM)}
@@ -58,7 +61,7 @@ def opened(browser, path, **options):
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
 
 
-@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "bare", "study", "grids"])
+@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "picture", "bare", "study", "grids"])
 def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, name):
     axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js").read_text()
     with opened(browser, pages / f"{name}.html", viewport={"width": 360, "height": 780}, color_scheme="dark") as page:
@@ -132,6 +135,27 @@ def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
         assert "not masked in these mask samples" in readout.text_content()
         page.locator("#text select").select_option("1")
         assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
+
+
+def test_a_picture_is_a_grid_of_its_colours(browser, pages):
+    drawn = """(panel) => [...panel.children].map((each) => {
+      const box = each.getBoundingClientRect(), left = box.left - panel.getBoundingClientRect().left;
+      return [Math.round(left), Math.round(box.top), getComputedStyle(each).backgroundColor];
+    })"""
+    with opened(browser, pages / "picture.html") as page:
+        assert page.locator("#text h3").all_text_contents() == ["Picture", "Importance", "Loss at mask rate 0.5"]
+        label, *pixels = page.locator("#text .tokens").first.evaluate(drawn)
+        assert [colour for *_, colour in pixels] == [f"rgb(0, 0, {16 * i})" for i in range(8)]
+        lefts, tops = ([pixel[axis] for pixel in pixels] for axis in (0, 1))
+        assert lefts[:4] == lefts[4:] == sorted(set(lefts))
+        assert label[1] < tops[0] == tops[3] < tops[4] == tops[7]
+        heat = page.locator("#text .tokens").nth(1).evaluate(drawn)
+        assert [pixel[:2] for pixel in heat[1:]] == [pixel[:2] for pixel in pixels]
+        assert len({colour for *_, colour in heat}) > 4
+        slider = page.locator("#replay input[type=range]")
+        slider.evaluate("(one) => { one.value = one.max; one.dispatchEvent(new Event('input')); }")
+        for panel in page.locator("#replay .tokens").all():
+            assert [colour for *_, colour in panel.evaluate(drawn)[1:]] == [colour for *_, colour in pixels]
 
 
 def test_the_replay_by_keyboard_and_mouse(browser, pages):

@@ -2,7 +2,9 @@
 
 import json
 import math
+import shutil
 from collections import Counter
+from string import ascii_lowercase
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.registry import Zoo
+from atat_zoo.reports import report_records, text_views
 from atat_zoo.reports.report_records import compute, missing, side_by_side
 from atat_zoo.reports.run_records import FORMAT
 from atat_zoo.reports.text_views import DRAWS, RATES, entropies, masks_of, replay_table, shown
@@ -193,6 +196,35 @@ def plain(root):
     run = make_run(root, "plain", "autoregressive")
     compute(run)
     return run
+
+
+COLOURS = {letter: f"#0000{ord(letter):02x}" for letter in ascii_lowercase}
+
+
+def test_a_picture_has_a_grid_with_its_colours_and_is_recorded_whole(plain, tmp_path, monkeypatch):
+    run = shutil.copytree(plain, tmp_path / "picture")
+    monkeypatch.setattr(text_views, "SHOWN", 5)
+    monkeypatch.setattr(report_records, "LONGEST", 6)
+
+    def recorded():
+        shutil.rmtree(run / "report")
+        compute(run)
+        text, replay = (table_of(run, name) for name in ("text", "replay"))
+        first = text["texts"][0]
+        lists = [first["tokens"], first["maskable"], first["surprisal"], *first["loss"]]
+        return text["picture"], replay["picture"], {*map(len, lists)}, len(replay["samplers"][0]["texts"][0]["start"])
+
+    assert recorded() == (None, None, {5}, 6)
+
+    def picture(self, ids):  # rows of three, after a first token or more; only small letters have a colour
+        pixels = [COLOURS.get(self.decode([i])) for i in ids[len(ids) % 3 if len(ids) > 1 else 0 :]]
+        return [pixels[i : i + 3] for i in range(0, len(pixels), 3)]
+
+    model = Model.from_run(run)
+    monkeypatch.setattr(type(model.tokenizer), "picture", picture)
+    assert model.context.length == 16
+    grid = {"first": 1, "columns": 3, "colours": COLOURS}
+    assert recorded() == (grid, grid, {16}, 16)
 
 
 @pytest.mark.parametrize("damage", [b"{", b'{"format": 1, "step": 3, "samplers": 5}'])

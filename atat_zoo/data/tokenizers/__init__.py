@@ -45,6 +45,13 @@ class TokenizerModel(Protocol):
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; BOS and EOS are omitted, and id V (the mask) becomes `[MASK]`."""
 
+    def picture(self, ids: Sequence[int]) -> list[list[str | None]] | None:
+        """Return the rows of the picture that the last ids are, as CSS colours; None, the default, for text.
+
+        A mask, or a token that is not a pixel, has no colour (None). Reports then show pictures instead of text.
+        """
+        return None
+
     def byte_counts(self) -> NDArray[np.int64]:
         """Return the number of UTF-8 bytes in each token, int64 [V], which is 0 for BOS and EOS."""
 
