@@ -42,6 +42,7 @@ GROUPS = (
     ("atat-zoo-genomics",),
     ("atat-zoo-glue",),
     ("atat-zoo-human-eval",),
+    ("atat-zoo-images",),
     ("atat-zoo-lm-eval",),
     ("atat-zoo-paper",),
     ("atat-zoo-serve",),
