@@ -87,6 +87,9 @@ def test_guidance_changes_the_samples():
     plain, guided, again = (samples_of(model, "7", 2, seed=3, guidance=scale) for scale in (0.0, 5.0, 5.0))
     assert torch.equal(guided, again)
     assert not torch.equal(plain, guided)
+    free = {"use": "classifier_free", "condition": "<7>", "strength": 5.0, "empty": "masked"}
+    guidance = {"use": "combined", "first": free, "second": "pixels"}
+    assert torch.equal(guided, model.sample(2, prompt="<7>", seed=3, guidance=guidance).sample.tokens)
 
 
 @settings(deadline=None, max_examples=20)
@@ -142,6 +145,8 @@ def test_a_grey_file_takes_the_nearest_grey(tmp_path):
     image.putpixel((1, 1), 200)
     image.save(tmp_path / "a.png")
     assert ids_of_file(tmp_path / "a.png", GREY, 2) == [0, 1, 1, 2]
+    Image.new("RGB", (2, 2), "blue").save(tmp_path / "b.png")  # as dark as the grey value 29
+    assert ids_of_file(tmp_path / "b.png", GREY, 2) == [0] * 4
 
 
 def test_bits_per_dimension_of_uniform_predictions_do_not_count_the_label():
@@ -219,6 +224,8 @@ def test_mistakes(run, half, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             invoke(*words)
+    Image.new("L", (8, 8), 128).save(tmp_path / "light.png")
+    assert all(hidden_pixels(tmp_path / "light.png", 8))
     Image.new("L", (8, 8), 127).save(tmp_path / "dark.png")
     with pytest.raises(UserError, match="has no light pixels; paint the pixels to generate white"):
         hidden_pixels(tmp_path / "dark.png", 8)

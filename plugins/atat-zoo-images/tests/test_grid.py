@@ -102,6 +102,7 @@ def test_rotary_attention_depends_on_the_distances_in_rows_and_columns():
     pixel = lambda row, column: 1 + 8 * row + column  # noqa: E731
     wanted = logit(pixel(2, 3), pixel(1, 5))
     assert logit(pixel(6, 1), pixel(5, 3)) == pytest.approx(wanted, abs=1e-4)
+    assert logit(pixel(2, 7), pixel(1, 5)) == pytest.approx(logit(pixel(2, 6), pixel(1, 4)), abs=1e-4)
     # The distance along the text is the same, but not that in the picture.
     assert pixel(2, 0) - pixel(1, 2) == pixel(2, 6) - pixel(2, 0)
     assert abs(logit(pixel(2, 3), pixel(1, 5)) - logit(pixel(2, 6), pixel(2, 0))) > 0.1
