@@ -167,7 +167,9 @@ class TrainSpec:
         ge=0,
     )
     keep_best: bool = param(
-        False, help="whether to keep the model with the lowest held-out bound, which --step best selects"
+        False,
+        help="whether to keep the model with the lowest held-out bound, in the objective's own order if it has one; "
+        "--step best selects it",
     )
     save_every: int = param(500, help="number of training steps between checkpoints", ge=1)
     loggers: tuple[Any, ...] = components_param("logger", help="loggers in addition to metrics.jsonl")

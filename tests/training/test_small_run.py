@@ -4,6 +4,7 @@ import json
 import math
 import random
 
+import attrs
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -140,3 +141,19 @@ def test_another_model_is_the_best_if_its_bound_of_the_same_text_is_lower(small,
     assert (better(nats), better(nats - 0.1), better(nats + 0.1)) == (False, False, True)
     for key in ("corpus", "split", "form", "method", "sequences", "draws", "seed", "bounds"):
         assert better(0.1, **{key: None}), key
+
+
+def test_the_best_model_has_the_lowest_bound_of_the_objectives_own_order(small, tmp_path):
+    result, _ = small
+    folder, nelbo = RunFolder(tmp_path), result.evaluation.bounds["nelbo"]
+    folder.best.mkdir(parents=True)
+
+    def of_both(any_order, own):
+        bounds = {
+            name: attrs.evolve(nelbo, nats_per_token=nats) for name, nats in (("nelbo", any_order), ("sets", own))
+        }
+        return attrs.evolve(result.evaluation, bounds=bounds)
+
+    (folder.best / "evaluation.json").write_text(json.dumps(of_both(3.0, 2.0).to_table()))
+    assert is_better(of_both(4.0, 1.9), folder)
+    assert not is_better(of_both(2.0, 2.1), folder)
