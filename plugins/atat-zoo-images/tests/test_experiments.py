@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from pictures import EXPERIMENTS, SMALL, write_pictures
 
 from atat_zoo import Model, training
@@ -10,7 +11,7 @@ from atat_zoo.experiment import load
 from atat_zoo.reports.report_records import compute
 
 TINY = (*SMALL, "train.steps=4", "train.evaluate_every=2", "train.batch_size=8", "evaluation.sequences=8")
-NAMES = ("digits", "digits_autoregressive")
+NAMES = ("digits", "digits_autoregressive", "digits_sets")
 
 
 @pytest.mark.slow
@@ -41,9 +42,28 @@ def test_a_model_learns_from_a_folder_of_pictures(tmp_path, monkeypatch):
     assert sum(each is not None for each in tokenizer.colours) <= 4
 
 
-def test_both_experiments_have_the_same_size_and_the_same_training():
-    digits, rows = (load(str(EXPERIMENTS / f"{name}.toml")) for name in NAMES)
-    assert digits.parts["backbone"].weights(27) == rows.parts["backbone"].weights(27)
-    assert digits.train.steps == rows.train.steps
-    assert (digits.parts["optimizer"], digits.parts["schedule"]) == (rows.parts["optimizer"], rows.parts["schedule"])
-    assert (digits.parts["corpus"], digits.seed) == (rows.parts["corpus"], rows.seed)
+def test_the_experiments_have_the_same_size_and_the_same_training():
+    def shared(experiment):
+        parts = experiment.parts
+        of_parts = (parts["backbone"].weights(27), parts["corpus"], parts["optimizer"], parts["schedule"])
+        return (*of_parts, experiment.train.steps, experiment.train.batch_size, experiment.seed)
+
+    first, *others = (shared(load(str(EXPERIMENTS / f"{name}.toml"))) for name in NAMES)
+    assert others == [first, first]
+
+
+@pytest.mark.slow
+def test_the_sampler_of_sets_decodes_the_sets_that_were_learned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    training.train(load(str(EXPERIMENTS / "digits_sets.toml"), TINY), tmp_path / "run")
+    model = Model.from_run(tmp_path / "run")
+    parts, records = model.experiment.parts, []
+    given = torch.full((2, 65), model.context.mask_id)
+    given[:, 0] = model.tokenizer.labels["7"]
+    model.text_generator().fill(parts["sampler"], given, seed=1, observe=records.append)
+    steps = parts["position_sets"].step_indices(given == model.context.mask_id, torch.zeros(2), torch.zeros_like)
+    decoded = torch.full_like(steps, -1)
+    for each in records:
+        decoded[each["rows"], each["positions"]] = each["step"]
+    assert torch.equal(decoded, steps)
+    assert int(steps.amax()) == 15
