@@ -43,6 +43,7 @@ GROUPS = (
     ("atat-zoo-glue",),
     ("atat-zoo-human-eval",),
     ("atat-zoo-images",),
+    ("atat-zoo-learned-curriculum",),
     ("atat-zoo-lm-eval",),
     ("atat-zoo-paper",),
     ("atat-zoo-serve",),
