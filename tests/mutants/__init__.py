@@ -39,6 +39,7 @@ GROUPS = (
     ("training",),
     ("experiment", "registry", "system"),
     ("atat-zoo-checkpoints",),
+    ("atat-zoo-code",),
     ("atat-zoo-genomics",),
     ("atat-zoo-glue",),
     ("atat-zoo-human-eval",),
