@@ -3,7 +3,8 @@
 A process serves a model with random weights (bytes as tokens). The clients send requests as fast as they are answered:
 in a round of the one kind, every text has 80 tokens; in a round of the other kind, texts have 32 to 128 tokens, 80 on
 average, with prompts of 0 to 24. Rounds of the two kinds alternate. The processor time is that of the server, which
-other programs on the machine do not change.
+other programs on the machine change less than its wall-clock time. `--objective set_causal --sampler strided` serves a
+set-causal model instead of MDLM with ancestral sampling.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import attrs
 import torch
+from atat_zoo_serve.batching import Batch, Job, WantedText, Worker
+from atat_zoo_serve.http_server import Server
+from atat_zoo_serve.service import Service
 
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.model import Model
@@ -34,16 +39,16 @@ LIMIT = 1 / 0.7  # of the processor time of requests of different lengths over t
 GROWTH = 1.02  # of the server's memory
 
 
-def random_model(layers: int, width: int) -> Model:
-    """Return a model with random weights, of so many layers and of this width."""
+def random_model(objective: str, sampler: str, layers: int, width: int) -> Model:
+    """Return a model with random weights for an objective, with a sampler, so many layers and this width."""
     table = {
         "name": "random",
         "tokenizer": "bytes",
         "backbone": {"use": "dit", "layers": layers, "width": width, "heads": width // 32},
-        "objective": "mdlm",
+        "objective": objective,
         "estimator": "uniform",
         "data": {"length": LENGTH, "special_tokens": "none"},
-        "sampler": {"use": "ancestral", "steps": 32},
+        "sampler": {"use": sampler} | ({"steps": 32} if sampler == "ancestral" else {}),
     }
     experiment = from_table(table)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
@@ -56,17 +61,53 @@ def random_model(layers: int, width: int) -> Model:
     return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
 
 
-def serve(bound: socket.socket, pipe: Connection, layers: int, width: int) -> None:
-    """Serve a random model at a port; answer each message in the pipe with this process's processor time and memory."""
-    from atat_zoo_serve.http_server import Server
-    from atat_zoo_serve.service import Service
+class Usage(NamedTuple):
+    """What a server has used so far: processor time in seconds, memory in bytes, and the use of its batches.
 
+    A batch has a place for each of its texts until its last step. `places` is the processor time times the number of
+    places, and `complete` the part of it after a place's text was complete.
+    """
+
+    seconds: float
+    memory: int
+    batches: int
+    texts: int
+    places: float
+    complete: float
+
+
+class TimedWorker(Worker):
+    """A worker that adds up the use of its batches, with the fields of `Usage`."""
+
+    batches = texts = 0
+    places = complete = 0.0
+
+    def _write(self, batch: Batch) -> None:
+        self.ends: list[float] = []
+        start = time.thread_time()
+        super()._write(batch)
+        end = time.thread_time()
+        self.batches += 1
+        self.texts += len(batch)
+        self.places += len(batch) * (end - start)
+        self.complete += sum(end - each for each in self.ends)
+
+    def _leave(self, job: Job, text: WantedText) -> None:
+        self.ends.append(time.thread_time())
+        super()._leave(job, text)
+
+
+def serve(bound: socket.socket, pipe: Connection, *model: Any) -> None:
+    """Serve a random model at a port; answer each message in the pipe with the `Usage` of this process."""
     torch.set_num_threads(1)
-    server = Server(Service.of_model("random", random_model(layers, width)))
+    service = Service.of_model("random", random_model(*model))
+    worker = TimedWorker(service.text_generator, batch_size=service.limits.batch_size, waiting=service.limits.waiting)
+    server = Server(attrs.evolve(service, worker=worker))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     while pipe.recv():
-        pipe.send((time.process_time(), resident()))
+        of_batches = worker.batches, worker.texts, worker.places, worker.complete
+        pipe.send(Usage(time.process_time(), resident(), *of_batches))
     server.should_exit = True
     thread.join()
 
@@ -77,11 +118,12 @@ class Clients:
     def __init__(self, port: int, pipe: Connection, number: int) -> None:
         self.port, self.pipe, self.number = port, pipe, number
         self.latencies: dict[str, list[float]] = {"equal": [], "mixed": []}
+        self.used: dict[str, list[list[float]]] = {"equal": [], "mixed": []}  # by each round, as in `Usage`
 
-    def server(self) -> tuple[float, int]:
-        """Return the server's processor time in seconds and its memory in bytes."""
+    def server(self) -> Usage:
+        """Return the server's `Usage`."""
         self.pipe.send(True)
-        found: tuple[float, int] = self.pipe.recv()
+        found: Usage = self.pipe.recv()
         return found
 
     def send(self, kind: str, seeds: range, clients: int = 0) -> list[str]:
@@ -108,9 +150,12 @@ class Clients:
 
     def round(self, kind: str, seeds: range) -> tuple[float, float]:
         """Return the seconds and the server's processor seconds of a round of requests."""
-        start, (before, _) = time.perf_counter(), self.server()
+        start, before = time.perf_counter(), self.server()
         self.send(kind, seeds)
-        return time.perf_counter() - start, self.server()[0] - before
+        wall, after = time.perf_counter() - start, self.server()
+        used = [b - a for a, b in zip(before, after, strict=True)]
+        self.used[kind].append(used)
+        return wall, used[0]
 
 
 def request(kind: str, seed: int) -> dict[str, Any]:
@@ -123,17 +168,21 @@ def request(kind: str, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the ratios of time and of latency, how many texts depend on their batch, and the growth of the memory."""
-    given = options(clients=32, rounds=4, requests=128, memory=2000, layers=2, width=64)
+    own = {"objective": "mdlm", "sampler": "ancestral", "layers": 2, "width": 64}
+    given = options(clients=32, rounds=4, requests=128, memory=2000, **own)
     spawn = multiprocessing.get_context("spawn")
     pipe, other = spawn.Pipe()
     with socket.create_server(("127.0.0.1", 0), backlog=256) as bound:
-        process = spawn.Process(target=serve, args=(bound, other, given.layers, given.width), daemon=True)
+        model = (getattr(given, name) for name in own)
+        process = spawn.Process(target=serve, args=(bound, other, *model), daemon=True)
         process.start()
         clients = Clients(bound.getsockname()[1], pipe, given.clients)
         clients.server()
-        measure(clients, given.rounds, given.requests, given.memory)
-        pipe.send(False)
-        process.join()
+        try:
+            measure(clients, given.rounds, given.requests, given.memory)
+        finally:
+            pipe.send(False)
+            process.join()
 
 
 def measure(clients: Clients, rounds: int, requests: int, memory: int) -> None:
@@ -151,6 +200,10 @@ def measure(clients: Clients, rounds: int, requests: int, memory: int) -> None:
         timed = [(mixed[place] / requests, equal[place] / requests) for mixed, equal in pairs]
         ratio = report(f"{clock} a request, mixed lengths", f"{clock} a request, equal lengths", timed)
         print(f"  throughput of mixed over equal lengths, by {clock}: {1 / ratio:.2f}")
+    for kind, rows in clients.used.items():
+        _, _, batches, texts, places, complete = map(sum, zip(*rows, strict=True))
+        said = f"{texts / batches:.1f} texts in a batch, whose places are occupied by complete texts"
+        print(f"  {kind} lengths: {said} {complete / places:.1%} of the processor time")
     late = {kind: statistics.quantiles(each, n=20)[-1] for kind, each in clients.latencies.items()}
     print("  95th percentile of the latency: " + ", ".join(f"{kind} {each:.2f} s" for kind, each in late.items()))
     note("latency (95th percentile), mixed / equal lengths", [late["mixed"] / late["equal"]])
@@ -160,11 +213,11 @@ def measure(clients: Clients, rounds: int, requests: int, memory: int) -> None:
     same = sum(a == b for a, b in zip(together, alone, strict=True))
     print(f"  texts of mixed lengths that equal those generated alone (float32): {same} of {len(seeds)}")
 
-    first, warm = clients.server()[1], memory // 4
+    first, warm = clients.server().memory, memory // 4
     clients.send("mixed", range(warm))
-    before = clients.server()[1]
+    before = clients.server().memory
     clients.send("mixed", range(warm, warm + memory))
-    after = clients.server()[1]
+    after = clients.server().memory
     sizes = ", ".join(f"{size / 2**20:.0f}" for size in (first, before, after))
     print(f"  MiB of memory at the start, after {warm:,} more requests, and after another {memory:,}: {sizes}")
     note(f"memory after {memory} more requests", [after / before])

@@ -21,8 +21,9 @@ from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.registry.spec import unstructure
 
 # Padding takes as long as tokens, so the longest text of a batch has at most _RATIO times the tokens of the shortest.
-# Texts with fewer than _SHORT tokens count as that long, because they take as long.
-_RATIO, _SHORT = 1.5, 32
+# If each token is read once, a step reads so few that its fixed time counts more, and the limit is _RATIO_ONCE. Texts
+# with fewer than _SHORT tokens take as long as that many.
+_RATIO, _RATIO_ONCE, _SHORT = 1.5, 4.0, 32
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -214,10 +215,12 @@ class Worker:
         batch: Batch = []
         (first_job, first), most = waiting[0], self.text_generator.length
         mixed = self.text_generator.accepts_padding(first_job.sampler)
-        shortest = longest = first.form[0]
+        # With remasking, no token is final, so every step reads the whole text.
+        once = self.text_generator.denoiser.reads_once and not first_job.rewrites
+        shortest, longest, ratio = first.form[0], first.form[0], _RATIO_ONCE if once else _RATIO
         for job, text in waiting:
             low, high = min(shortest, text.form[0]), max(longest, text.form[0])
-            similar = mixed and high <= min(_RATIO * max(low, _SHORT), most)
+            similar = mixed and high <= min(ratio * max(low, _SHORT), most)
             if job.how == first_job.how and (similar or text.form == first.form):
                 batch.append((job, text))
                 shortest, longest = low, high

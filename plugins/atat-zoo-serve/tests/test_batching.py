@@ -159,23 +159,28 @@ def texts_of(*lengths):
     return texts
 
 
-@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 8))
-@example([40, 61, 60], 8)
-@example([50, 75, 34, 33], 8)
-def test_a_batch_is_of_the_oldest_text_and_those_of_a_similar_length(lengths, batch_size):
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 8), st.booleans(), st.booleans())
+@example([40, 61, 60], 8, False, False)
+@example([50, 75, 34, 33], 8, True, True)
+@example([40, 161, 160, 50], 8, True, False)
+def test_a_batch_is_of_the_oldest_text_and_those_of_a_similar_length(lengths, batch_size, once, rewrites):
     toy, waiting = Toy(batch_size=batch_size), texts_of(*lengths)
     toy.worker.text_generator = evolve(toy.text_generator, length=300)
+    toy.worker.text_generator.denoiser.reads_once = once
+    for job, _ in waiting:
+        job.rewrites = rewrites
+    ratio = 4 if once and not rewrites else 1.5
     batch = toy.worker._compatible(waiting)
     taken = [text.form[0] for _, text in batch]
     assert batch == [each for each in waiting if each in batch]
     assert batch[0] == waiting[0]
     assert len(batch) <= batch_size
     if len({*taken}) > 1:
-        assert max(taken) <= min(300, 1.5 * max(min(taken), 32))
+        assert max(taken) <= min(300, ratio * max(min(taken), 32))
     for _, text in [each for each in waiting if each not in batch] if len(batch) < batch_size else []:
         together = [*taken, text.form[0]]
         assert len({*together}) > 1
-        assert max(together) > min(300, 1.5 * max(min(together), 32))
+        assert max(together) > min(300, ratio * max(min(together), 32))
     toy.worker.text_generator.denoiser.supports_padding = False
     assert {text.form[0] for _, text in toy.worker._compatible(waiting)} == {lengths[0]}
 
