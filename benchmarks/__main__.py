@@ -39,6 +39,7 @@ STUDIES = (
     "scale",
     "serving",
     "speculative",
+    "paces",
     "streams",
     "study_figure",
     "study_pages",

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 # The others are compared with the first one.
 BASELINES = (
@@ -123,6 +124,16 @@ def atat(*words: str, capture: bool = False) -> str:
         [sys.executable, "-m", "atat_zoo", *words], check=True, text=True, stdout=subprocess.PIPE if capture else None
     )
     return done.stdout or ""
+
+
+def trained_model(run: Path, experiment: str, *settings: str) -> Any:
+    """Return the model of a run, which is trained first if it does not exist or is not finished."""
+    from atat_zoo.generation.model import Model
+
+    if not (run / "model" / "model.json").is_file():
+        begun = (run / "resolved.toml").is_file()
+        atat("train", *(["--resume", str(run)] if begun else [experiment, *settings, "--out", str(run)]))
+    return Model.from_run(run)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 from atat_zoo.generation.model import Model
 from atat_zoo.registry.registry_file import inline
-from benchmarks.baselines import atat
+from benchmarks.baselines import trained_model
 from benchmarks.pairs import interleave, quartiles
 
 LENGTH = 64
@@ -38,16 +38,6 @@ def settings(streams: int) -> list[str]:
     sets = order(streams)
     mixture = {"use": "mixture", "components": [sets, {"use": "blocks", "block_size": AHEAD, "order": sets}]}
     return [*COMMON, f"position_sets={inline(mixture)}", f"sampler={inline(sets)}"]
-
-
-def trained(folder: Path, streams: int, seed: int, overrides: list[str]) -> Model:
-    """Return the model of a run, which is trained first if it does not exist or is not finished."""
-    run = folder / f"{streams}-seed{seed}"
-    if not (run / "model" / "model.json").is_file():
-        begun = (run / "resolved.toml").is_file()
-        new = ["sets", *settings(streams), f"seed={seed}", *overrides, "--out", str(run)]
-        atat("train", *(["--resume", str(run)] if begun else new))
-    return Model.from_run(run)
 
 
 def measure(model: Model, streams: int, draft_length: int, texts: int, pairs: int) -> tuple[float, list[list[float]]]:
@@ -74,7 +64,10 @@ def main() -> None:
     print("| K | draft length | passes per token, by seed | per step | time of one text | over one token per step |")
     print("| --- | --- | --- | --- | --- | --- |")
     for streams in STREAMS:
-        models = [trained(given.runs, streams, seed, given.set) for seed in given.seeds]
+        models = [
+            trained_model(given.runs / f"{streams}-seed{seed}", "sets", *settings(streams), f"seed={seed}", *given.set)
+            for seed in given.seeds
+        ]
         for length in given.draft_lengths:
             found = [measure(model, streams, length, given.texts, given.pairs) for model in models]
             times = [

@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import math
 import tomllib
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from atat_zoo.experiment import from_table, load, names
 from atat_zoo.generation.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.training import train
-from benchmarks import speculative
+from benchmarks import paces, speculative
 from tests import fixtures, talk
 
 ROOT = Path(__file__).parents[1] / "experiments"
@@ -228,6 +229,18 @@ def test_the_models_of_the_speculative_benchmark_train_and_draft(streams, shards
     assert 1 <= passes < steps  # hardly trained, it predicts almost the same whatever it reads, so drafts are accepted
     assert [len(each) for each in ratios] == [2, 2]
     assert min(map(min, ratios)) > 0
+
+
+@pytest.mark.slow
+def test_the_paces_of_a_model_are_compared_with_the_same_number_of_tokens_in_each_step(shards, tmp_path):
+    few = [*paces.SETTINGS, *SMALL, f'data.root="{shards}"']
+    assert train(load(paces.EXPERIMENT, few), tmp_path / "run").finished
+    nats, count = paces.measure(tmp_path / "run", steps=2, sequences=2, orders=1)
+    assert nats.keys() == set(paces.PACES)
+    assert len({float(each.sum()) for each in nats.values()}) == len(paces.PACES)  # with few steps, all differ
+    assert paces.row([nats], count, "fixed") == [f"{math.exp(float(nats['fixed'].sum() / count.sum())):.1f}", ""]
+    more = nats | {"cosine": nats["fixed"] + count * math.log(1.25)}
+    assert paces.row([more, more], count, "cosine")[1] == "+25.0 % [+25.0, +25.0]"
 
 
 @pytest.mark.slow
