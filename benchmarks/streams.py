@@ -2,15 +2,17 @@
 
 A set-causal model with L/K decoding steps decodes K streams of L/K tokens side by side. The first tokens of streams 2
 to K have no left context, so that its NLL per token should exceed that of one stream by (K − 1)·c/L, with c nats per
-cold start. The law is fitted by least squares to the study `sets_512`, and predicts the excess that other studies have
-measured at other lengths; its intervals are bootstrap percentiles over sequences. `--runs` also measures, on the
-trained runs, the NLL by position of a stream, relative to the autoregressive model at the same positions of the text.
+cold start. The law is fitted by least squares to arms of the study `sets_512`, and predicts the excess that was
+measured for other numbers of streams or at other lengths; its intervals are bootstrap percentiles over sequences.
+`--runs` also measures, on the trained runs, the NLL by position of a stream, relative to the autoregressive model at
+the same positions of the text, and the NLL of one model for all numbers of streams relative to models of one number.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -20,20 +22,23 @@ import attrs
 import torch
 
 from atat_zoo.evaluation.results.format import change
-from atat_zoo.evaluation.results.intervals import interval, percent, resampled
+from atat_zoo.evaluation.results.intervals import interval, paired, percent, resampled
 
 STUDIES = Path(__file__).parents[1] / "docs" / "studies"
 RESULT = STUDIES.parent / "results" / "streams.json"
 FITTED, LENGTH = "sets_512", 512
-STREAMS = {"four_whole": 4, "four_376": 4, "one": 1, "eight": 8}
-LAW = ("one", "eight")  # trained alike
-# Measured elsewhere: study, arm, its K and L.
-PREDICTED = (("sets", "sets", 4, 64), ("sets_256", "sets_32", 8, 256))
+STREAMS = {"two_whole": 2, "four_whole": 4, "eight_whole": 8, "one": 1, "four_376": 4, "eight": 8}
+# The arms that a law is fitted to, all trained alike, and what it predicts: study, arm, its K and L.
+LAWS = {
+    "whole": (("two_whole", "eight_whole"), (("sets_512", "four_whole", 4, 512),)),
+    "gaps": (("one", "eight"), (("sets", "sets", 4, 64), ("sets_256", "sets_32", 8, 256))),
+}
+ONE_MODEL = "any_whole"
 BASE = "autoregressive"
 EDGE = 16  # tokens at the beginning and at the end of a stream
 
 
-def excess() -> dict[str, tuple[float, torch.Tensor]]:
+def excess(arms: tuple[str, ...]) -> dict[str, tuple[float, torch.Tensor]]:
     """Return by arm the nats per token above the autoregressive model's, and their resamples over sequences [R]."""
     lines = [json.loads(line) for line in (STUDIES / f"{FITTED}.nats.jsonl").read_text(encoding="utf-8").splitlines()]
     seeds: dict[str, dict[int, torch.Tensor]] = {}
@@ -41,32 +46,39 @@ def excess() -> dict[str, tuple[float, torch.Tensor]]:
         if line["bound"] == ("nelbo" if line["arm"] == BASE else "sets"):
             seeds.setdefault(line["arm"], {})[line["seed"]] = torch.tensor(line["nats"], dtype=torch.float64)
     count, others, found = torch.tensor(lines[0]["tokens"], dtype=torch.float64), seeds[BASE], {}
-    for arm in LAW:
+    for arm in arms:
         more = torch.stack([nats - others[seed] for seed, nats in seeds[arm].items()]).mean(0)
         sums = resampled(torch.stack([more, count], 1), purpose="streams", seed=0)
         found[arm] = float(more.sum() / count.sum()), sums[:, 0] / sums[:, 1]
     return found
 
 
-def fit(points: dict[str, tuple[float, torch.Tensor]]) -> dict[str, Any]:
-    """Return the fitted law and what it predicts, as tables of nats per token.
+def fit(arms: tuple[str, ...], predicted: tuple[tuple[str, str, int, int], ...]) -> dict[str, Any]:
+    """Return the law that is fitted to the arms, and what it predicts, as tables of nats per token.
 
-    `cold_start` is c in nats, not per token, and `one_stream` the excess of a single stream, in nats per token: these
-    models also learn prompts and gaps, unlike the autoregressive model.
+    `cold_start` is c in nats, not per token. If an arm has a single stream, `one_stream` is its excess, in nats per
+    token: it differs from the autoregressive model, because it also learns prompts and gaps.
     """
-    design = torch.tensor([[1.0, (STREAMS[arm] - 1) / LENGTH] for arm in points], dtype=torch.float64)
+    points = excess(arms)
+    own = min(STREAMS[arm] for arm in arms) == 1
+
+    def row(streams: int, length: int) -> list[float]:
+        return [*([1.0] if own else []), (streams - 1) / length]
+
+    design = torch.tensor([row(STREAMS[arm], LENGTH) for arm in points], dtype=torch.float64)
     values = torch.tensor([[value] for value, _ in points.values()], dtype=torch.float64)
     samples = torch.stack([each for _, each in points.values()])
     solution, of_samples = (torch.linalg.lstsq(design, each).solution for each in (values, samples))
     found: dict[str, Any] = {
-        "one_stream": interval(float(solution[0]), of_samples[0]).to_table(),
-        "cold_start": attrs.asdict(interval(float(solution[1]), of_samples[1])),
+        "cold_start": attrs.asdict(interval(float(solution[-1]), of_samples[-1])),
         "excess": {arm: value for arm, (value, _) in points.items()},
         "fitted": dict(zip(points, (design @ solution)[:, 0].tolist(), strict=True)),
         "predicted": [],
     }
-    for study, arm, streams, length in PREDICTED:
-        at = torch.tensor([1.0, (streams - 1) / length], dtype=torch.float64)
+    if own:
+        found["one_stream"] = interval(float(solution[0]), of_samples[0]).to_table()
+    for study, arm, streams, length in predicted:
+        at = torch.tensor(row(streams, length), dtype=torch.float64)
         report = json.loads((STUDIES / f"{study}.json").read_text(encoding="utf-8"))["arms"]
         ours, theirs = (
             fmean(run["bounds"][run["bound"]]["nats_per_token"] for run in report[each]["runs"]) for each in (arm, BASE)
@@ -78,14 +90,20 @@ def fit(points: dict[str, tuple[float, torch.Tensor]]) -> dict[str, Any]:
     return found
 
 
-def by_position(run: Path) -> torch.Tensor:
-    """Return the NLL in nats of each position of the claim half under the run's own position sets, float64 [n, L]."""
+def by_position(run: Path, steps: int | None = None) -> torch.Tensor:
+    """Return the NLL in nats of each position of the claim half, float64 [n, L].
+
+    It is that of the run's own position sets or, with `steps`, of as many streams as there are tokens per step.
+    """
     from atat_zoo.data.build import build
     from atat_zoo.generation.model import Model
+    from atat_zoo.modeling.position_sets import StridedPositionSets
     from atat_zoo.studies.run_measurement import text_of
 
     model = Model.from_run(run)
     module, method = model.module.eval(), model.experiment.evaluation.bound
+    if steps is not None:
+        module.sets = StridedPositionSets(stride=steps)
     _, tokens, maskable = text_of(build(model.experiment), "claim", 0)
     found = []
     with torch.no_grad():
@@ -113,6 +131,18 @@ def positions(folder: Path, seed: int = 18) -> dict[str, Any]:
     return found
 
 
+def one_model(folder: Path, seed: int = 18) -> list[dict[str, Any]]:
+    """Return, by the number of streams, the NLL of one model for all numbers relative to the model of this number."""
+    found = []
+    for specialist, streams in {BASE: 1, "two_whole": 2, "four_whole": 4, "eight_whole": 8}.items():
+        theirs = by_position(folder / f"{specialist}-seed{seed}")
+        ours = by_position(folder / f"{ONE_MODEL}-seed{seed}", LENGTH // streams)
+        difference = paired(ours.sum(1), theirs.sum(1), torch.full((len(ours),), ours.shape[1])).to_table()
+        perplexities = [math.exp(float(nats.mean())) for nats in (ours, theirs)]
+        found.append({"streams": streams, "perplexities": perplexities} | difference)
+    return found
+
+
 def table_of(found: dict[str, Any]) -> str:
     """Return the page's table of positions."""
     head = ["arm", "K", "first stream, nats per token", f"further streams: first {EDGE} tokens, nats"]
@@ -127,33 +157,45 @@ def table_of(found: dict[str, Any]) -> str:
 
 
 def law_of(found: dict[str, Any]) -> str:
-    """Return the page's table of the law: by K and L, what was measured and what the law says."""
-    head = ["K", "L", "decoding steps", "measured", "law"]
-    rows, law = [head, ["---"] * len(head)], found["law"]
-    for arm, said in law["fitted"].items():
-        streams = STREAMS[arm]
-        measured = percent(law["excess"][arm])
-        rows.append(
-            [str(streams), str(LENGTH), str(LENGTH // streams), f"{measured:+.1f} %", f"{percent(said):+.1f} %"]
-        )
-    for each in law["predicted"]:
-        streams, length = each["streams"], each["length"]
-        measured = percent(each["measured"])
-        rows.append(
-            [str(streams), str(length), str(length // streams), f"{measured:+.1f} %", f"{change(each, 1)}, predicted"]
-        )
+    """Return the page's table of the laws: by K and L, what was measured and what the law says."""
+    head = ["training", "K", "L", "decoding steps", "measured", "law"]
+    rows = [head, ["---"] * len(head)]
+
+    def add(training: str, streams: int, length: int, measured: float, said: str) -> None:
+        steps = str(length // streams)
+        rows.append([training, str(streams), str(length), steps, f"{percent(measured):+.1f} %", said])
+
+    for name, training in (("whole", "whole sequences"), ("gaps", "with prompts and gaps")):
+        law = found["laws"][name]
+        for arm, said in law["fitted"].items():
+            add(training, STREAMS[arm], LENGTH, law["excess"][arm], f"{percent(said):+.1f} %, fitted")
+        for each in law["predicted"]:
+            add(training, each["streams"], each["length"], each["measured"], f"{change(each, 1)}, predicted")
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def one_model_table(found: dict[str, Any]) -> str:
+    """Return the page's table of one model for all numbers of streams."""
+    head = ["K", "decoding steps", "perplexity of the model for one K", "of the model for all K", "difference"]
+    rows = [head, ["---"] * len(head)]
+    for each in found["one_model"]:
+        ours, theirs = each["perplexities"]
+        steps = str(LENGTH // each["streams"])
+        rows.append([str(each["streams"]), steps, f"{theirs:.1f}", f"{ours:.1f}", change(each, 1)])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> None:
-    """Print the law; with `--runs`, also measure by position, and with `--write`, keep the results."""
+    """Print the laws; with `--runs`, also measure by position and one model, and with `--write`, keep the results."""
     parser = argparse.ArgumentParser(prog="streams")
     parser.add_argument("--runs", type=Path, help="folder of the study's runs, to measure the NLL by position again")
     parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULT.name}")
     given, _ = parser.parse_known_args(sys.argv[2:])
-    known = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {"positions": {}}
-    found = {"law": fit(excess()), "positions": positions(given.runs) if given.runs else known["positions"]}
-    print(table_of(found), law_of(found), sep="\n")
+    found = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    found["laws"] = {name: fit(*law) for name, law in LAWS.items()}
+    if given.runs:
+        found |= {"positions": positions(given.runs), "one_model": one_model(given.runs)}
+    print(table_of(found), law_of(found), one_model_table(found), sep="\n")
     if given.write:
         RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

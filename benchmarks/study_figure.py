@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from atat_zoo.studies.differences import shown
+from benchmarks import streams
 
 DOCS = Path(__file__).parents[1] / "docs"
-FIGURE, SENSITIVITY = DOCS / "studies" / "arms.svg", DOCS / "studies" / "sensitivity.svg"
+FIGURE, SENSITIVITY, SPEED = (DOCS / "studies" / f"{name}.svg" for name in ("arms", "sensitivity", "speed"))
 # Rows in tables of the study of masks and its screen: label, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
 # Kind of result and its colour: pale for one seed with its bootstrap over sequences, dark for several seeds with their
@@ -22,6 +23,11 @@ STUDIES = {
     "system": ("three seeds, all components together", "#b5651d"),
 }
 PROMISED = -10
+# The arms of the study of streams, by what they were trained on.
+TRAININGS = {
+    "a model for each number of streams": ("autoregressive", "two_whole", "four_whole", "eight_whole"),
+    "the same, with prompts and gaps": ("one", "eight"),
+}
 
 
 def labels() -> dict[str, str]:
@@ -58,6 +64,28 @@ def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     return found
 
 
+def by_steps() -> list[dict[str, Any]]:
+    """Return the perplexity in percent above the autoregressive model's, by training and number of decoding steps."""
+    report = json.loads((DOCS / "studies" / f"{streams.FITTED}.json").read_text(encoding="utf-8"))
+    excess = {each["arm"]: shown(each)["percent"] for each in report["comparisons"]} | {streams.BASE: 0.0}
+    rows = [
+        {"of": of, "steps": streams.LENGTH // ({streams.BASE: 1} | streams.STREAMS)[arm], "percent": excess[arm]}
+        for of, arms in TRAININGS.items()
+        for arm in arms
+    ]
+    together = json.loads(streams.RESULT.read_text(encoding="utf-8"))["one_model"]
+    plain = together[0]["perplexities"][1]
+    for each in together:
+        steps, percent = streams.LENGTH // each["streams"], 100 * (each["perplexities"][0] / plain - 1)
+        rows.append({"of": "one model for all of them", "steps": steps, "percent": percent})
+    return rows
+
+
+def of_speed() -> str:
+    """Return the SHA-256 of the results that the curve shows."""
+    return hashlib.sha256(json.dumps(by_steps()).encode()).hexdigest()
+
+
 def main() -> None:
     """Write the figures in the style of the papers. This needs `pip install -e plugins/atat-zoo-paper`."""
     import altair as alt
@@ -83,6 +111,14 @@ def main() -> None:
     FIGURE.write_bytes(files(figure, digest(), width=547)["svg"])
     print(FIGURE)
     panels()
+    ticks = alt.Axis(values=[64, 128, 256, 512])
+    scale = alt.Scale(type="log", base=2, domain=[56, 584])
+    x = alt.X("steps:Q", title="decoding steps for 512 tokens", axis=ticks, scale=scale)
+    color = alt.Color("of:N", sort=None, legend=alt.Legend(columns=1, labelLimit=300))
+    y = alt.Y("percent:Q", title="perplexity relative to the autoregressive model, %")
+    curves = chart(by_steps(), 200).encode(x=x, y=y, color=color)
+    SPEED.write_bytes(files(curves.mark_line() + curves.mark_point(), of_speed(), width=420)["svg"])
+    print(SPEED)
 
 
 def panels() -> None:
