@@ -22,7 +22,7 @@ from atat_zoo.studies.differences import difference, shown
 from benchmarks.baselines import atat, trained_model
 
 EXPERIMENT, SETTINGS = "cpu/mdlm", ("backbone.ngram_prior=0", "evaluation.samples=0")
-PACES, STEPS = ("fixed", "cosine", "binomial", "optimal"), (8, 16, 32)
+PACES = ("fixed", "cosine", "binomial", "optimal")
 
 
 def measure(run: Path, steps: int, sequences: int, orders: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -57,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="paces")
     parser.add_argument("--runs", type=Path, default=Path("runs/paces"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[18, 19, 20])
+    parser.add_argument("--steps", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--sequences", type=int, default=128)
     parser.add_argument("--orders", type=int, default=2)
     given, _ = parser.parse_known_args(sys.argv[2:])
@@ -66,7 +67,7 @@ def main() -> None:
             atat("eval", str(run))
     print("| steps | tokens per step | perplexity (sampler) by seed | relative to `fixed` |")
     print("| --- | --- | --- | --- |")
-    for steps in STEPS:
+    for steps in given.steps:
         found = [measure(run, steps, given.sequences, given.orders) for run in runs]
         for pace in PACES:
             cells = row([nats for nats, _ in found], found[0][1], pace)
