@@ -6,7 +6,7 @@ from typing import get_args
 
 import attrs
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
@@ -71,6 +71,7 @@ def test_a_part_is_written_and_read_back(data, kind):
 
 
 @pytest.mark.slow
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # most combinations of components conflict
 @given(table=experiments())
 def test_an_experiment_resolves_to_itself(table, tmp_path_factory):
     try:
