@@ -15,7 +15,6 @@ NAMES = (
     "stream",
     "readers",
     "step_time",
-    "sequence_length",
     "ranks",
     "ranks_evaluation",
     "evaluation_overhead",

@@ -1,21 +1,15 @@
 """Attention with a fast kernel for the device and dtype. Shapes: B rows, H heads, Q queries, K keys, head width D."""
 
 from collections.abc import Callable
-from itertools import repeat
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# In bf16 on a CPU, products of whole matrices take about half of the time of PyTorch's fused kernel for several
-# sequences of up to SHORT keys, and for at least MANY queries. For the backward pass, they keep the attention weights,
-# which the fused kernel recomputes; beyond LONG keys (twice the default `max_length`, and a start), these would be more
-# than all other activations. For other causal attention, the fused kernel is faster without a backward pass. In float32
-# the difference is small.
-SHORT, MANY, LONG = 512, 128, 2049
-# The most scores to compute at once, 32 MB, beyond SHORT keys: whole sequences at a time.
-SCORES = 1 << 24
+# In bf16 on a CPU, PyTorch's fused kernel is made for long texts: up to this many keys, products of whole matrices take
+# a fraction of its time, above all in the backward pass. In float32 the difference is small.
+SHORT = 512
 
 
 # Whether a query sees a key, bool, given the indices of row, head, query and key, which are broadcast.
@@ -63,23 +57,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = 
         attended = flex_attention(q, k, v, block_mask=mask)
         assert isinstance(attended, Tensor)  # with other arguments, it returns a tuple
         return attended
-    queries, keys = q.shape[2], k.shape[2]
-    if q.device.type == "cpu" and q.dtype is torch.bfloat16:
-        if len(q) > 1 and keys <= SHORT:
-            if causal:
-                mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
-            return _by_products(q, k, v, mask)
-        if not causal and queries >= MANY and keys <= LONG:
-            rows = max(1, SCORES // (q.shape[1] * queries * keys))
-            for_each = mask is not None and mask.ndim == 4 and len(mask) > 1
-            masks = mask.split(rows) if for_each else repeat(mask)
-            parts = zip(q.split(rows), k.split(rows), v.split(rows), masks, strict=False)
-            return torch.cat([_by_products(*part) for part in parts])
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-
-
-def _by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    short = q.device.type == "cpu" and q.dtype is torch.bfloat16 and len(q) > 1 and k.shape[2] <= SHORT
+    if not short:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
+    if causal:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
         # Adding a bias is faster than filling in −∞.
         scores = scores + torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, -torch.inf)
