@@ -21,7 +21,7 @@ def untrained(name, *changes, tokenizer="bytes", folder=None):
 
     Its text is a few files of the standard library, two of which are held out for testing.
     """
-    estimator = () if "_" in name else ("estimator.width=16", "estimator.layers=1", "estimator.heads=2")
+    estimator = () if "_" in name else ("estimator.width=16",)
     experiment = load(
         str(EXPERIMENTS / f"{name}.toml"),
         [
