@@ -27,8 +27,7 @@ from atat_zoo_serve.service import Service
 
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives import assemble
-from atat_zoo.registry import Context
+from atat_zoo.testing.untrained_models import untrained
 from benchmarks.pairs import hold, note, options, report, resident
 
 if TYPE_CHECKING:
@@ -50,15 +49,11 @@ def random_model(objective: str, sampler: str, layers: int, width: int) -> Model
         "data": {"length": LENGTH, "special_tokens": "none"},
         "sampler": {"use": sampler} | ({"steps": 32} if sampler == "ancestral" else {}),
     }
-    experiment = from_table(table)
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=LENGTH)
-    module = assemble(experiment, context).eval()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():
+    model, generator = untrained(from_table(table)), torch.Generator().manual_seed(0)
+    for parameter in model.module.parameters():
         if parameter.ndim > 1:
             parameter.data = 0.05 * torch.randn(parameter.shape, generator=generator)
-    return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+    return model
 
 
 class Usage(NamedTuple):

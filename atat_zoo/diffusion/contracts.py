@@ -91,8 +91,6 @@ class Denoiser(Protocol):
     scores_visible_tokens: bool = False  #: whether it supports `score_visible`; false by default
     predicts_ahead: bool = False  #: whether it supports `predict_ahead`; false by default
     supports_padding: bool = False  #: whether it supports `with_padding`; false by default
-    #: Whether a generation without remasking reads each token once and caches its keys and values; false by default
-    reads_once: bool = False
     #: The mean loss of a masked token at each mask rate, or None, the default, if it has not been measured
     loss_by_mask_rate: LossByMaskRate | None = None
 

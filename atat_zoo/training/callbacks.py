@@ -28,7 +28,7 @@ class Callback(Protocol):
         At the end of a step, the callback runs after the components and the EMA have been updated and before
         metrics.jsonl is written. A callback with a state implements `state_dict` and `load_state_dict` for checkpoints.
         If the callback has a method `evaluated(perplexity, state)`, it is called after each evaluation that follows a
-        training step, with the held-out perplexity, or with NaN if the objective has no `nelbo` bound.
+        training step, with the held-out perplexity in the objective's own order, if it has one.
         """
 
 

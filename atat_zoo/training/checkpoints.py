@@ -105,20 +105,18 @@ class CurrentModel:
 
 
 def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
-    """Return whether an evaluation's last bound is lower than that of the run's best model.
+    """Return whether an evaluation's own bound is lower than that of the run's best model.
 
-    The last bound is the objective's own one if it has one, such as the NLL under its own position sets. A best model
-    that was evaluated with different settings, such as `evaluation.sequences`, counts as worse.
+    A best model that was evaluated with different settings, such as `evaluation.sequences`, counts as worse.
     """
     now, before = evaluation.to_table(), dict[str, Any]()
     with suppress(OSError, ValueError, TypeError):
         before = dict(parsing.from_json(parsing.read(folder.best / EVALUATION)))
-    name = tuple(evaluation.bounds)[-1]
-    value, best = evaluation.bounds[name].nats_per_token, math.inf
+    (name, own), best = evaluation.own, math.inf
     with suppress(KeyError, TypeError):
         if all(before[key] == now[key] for key in ("corpus", "split", "form", "method", "sequences", "draws", "seed")):
             best = float(before["bounds"][name]["nats_per_token"])
-    return value < best
+    return own.nats_per_token < best
 
 
 def stop(folder: RunFolder, reason: str) -> None:

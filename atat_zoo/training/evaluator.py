@@ -125,7 +125,7 @@ class Evaluations(Callback):
         if step % self.every == 0 and step <= self.last:
             evaluation = self.evaluate(step)
             log_evaluation(logger, evaluation)
-            perplexity = evaluation.nelbo.value if evaluation.nelbo else math.nan
+            perplexity = evaluation.own[1].value
             for callback in state.callbacks:
                 if (evaluated := getattr(callback, "evaluated", None)) is not None:  # see `Callback`
                     evaluated(perplexity, state)

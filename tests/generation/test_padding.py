@@ -61,14 +61,6 @@ def test_a_model_of_blocks_has_no_padding_even_if_it_keeps_documents_apart():
     assert not model.text_generator("fp32").denoiser.supports_padding
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_a_set_causal_model_reads_each_token_once_if_its_backbone_caches(cached):
-    module = model_of("sets").module
-    module.backbone.takes_cache = cached
-    assert module.denoiser().reads_once == cached
-    assert not model_of("mdlm").module.denoiser().reads_once
-
-
 @pytest.mark.parametrize("form", [form for form in PADDED if form != CAUSAL])
 @settings(deadline=None, max_examples=20)
 @given(lengths=st.lists(st.integers(1, L), min_size=1, max_size=4), seed=st.integers(0, 99))

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -14,6 +15,7 @@ from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
 from atat_zoo.training import resume, train
 from atat_zoo.training.checkpoints import is_better
+from atat_zoo.training.evaluator import Evaluations
 from tests.tiny import lines, tiny_toml
 
 STEPS = ["train.steps=4", "train.save_every=2", "train.evaluate_every=2", "train.evaluate_sequences=4"]
@@ -157,3 +159,11 @@ def test_the_best_model_has_the_lowest_bound_of_the_objectives_own_order(small, 
     (folder.best / "evaluation.json").write_text(json.dumps(of_both(3.0, 2.0).to_table()))
     assert is_better(of_both(4.0, 1.9), folder)
     assert not is_better(of_both(2.0, 2.1), folder)
+    # Early stopping follows the same bound.
+    told, silent = [], SimpleNamespace(log_metrics=lambda *_: None)
+    listener = SimpleNamespace(evaluated=lambda perplexity, state: told.append(perplexity))
+    own = attrs.evolve(nelbo, value=7.5)
+    evaluation = attrs.evolve(result.evaluation, bounds={"nelbo": nelbo, "sets": own})
+    state = SimpleNamespace(timestamp=SimpleNamespace(batch=2), callbacks=[SimpleNamespace(), listener])
+    Evaluations(2, 4, lambda step: evaluation).batch_end(state, silent)
+    assert told == [7.5]

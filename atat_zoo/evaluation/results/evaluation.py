@@ -119,6 +119,14 @@ class Evaluation(RunResult):
         """The bound whose exponential is the perplexity, or None if it was not computed."""
         return self.bounds.get(NELBO)
 
+    @property
+    def own(self) -> tuple[str, BoundValue]:
+        """The name and value of the objective's own bound, the last one; by it, a model is the best one of a run.
+
+        An example is the NLL under the position sets of a set-causal model, whose any-order ELBO may rise meanwhile.
+        """
+        return list(self.bounds.items())[-1]
+
     @override
     def to_table(self) -> dict[str, Any]:
         table = attrs.asdict(self)

@@ -56,7 +56,7 @@ class DiTModule(nn.Module):
         )
         self.norm = Norm(width, time_conditioning)
         self.head = Head(self.embedding, tied, output_bias, context.counts)
-        self.rotary = Rotary(width // heads)
+        self.rotary: nn.Module = Rotary(width // heads)  # a plugin's network may have different positions
         nn.init.normal_(self.embedding.weight, std=0.02 if tied else 1.0 / math.sqrt(width))
 
     @override

@@ -242,7 +242,7 @@ class SetCausalPredictor(Predictor):
 
     def __init__(self, module: DenoisingModule) -> None:
         super().__init__(module)
-        self.predicts_ahead = self.reads_once = module.backbone.takes_cache
+        self.predicts_ahead = module.backbone.takes_cache
 
     @override
     def begin_generation(self, tokens: Tensor) -> Denoiser:

@@ -4,10 +4,8 @@ import sysconfig
 from importlib import resources
 from pathlib import Path
 
-from atat_zoo import Model
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives import assemble
-from atat_zoo.registry import Context
+from atat_zoo.testing import untrained_models
 
 EXPERIMENTS = resources.files("atat_zoo_code") / "experiments"
 NAMES = ("code", "code_fill_in_the_middle", "code_autoregressive")
@@ -36,12 +34,4 @@ def untrained(name, *changes, tokenizer="bytes", folder=None):
             *changes,
         ],
     )
-    corpus = experiment.parts["corpus"]
-    model = experiment.parts["tokenizer"].train(lambda: corpus.documents("test"))
-    context = Context(vocabulary_size=model.vocabulary_size, length=experiment.data.length, tokenizer=model)
-    module = assemble(experiment, context).eval()
-    made = Model(experiment=experiment, context=context, tokenizer=model, module=module, step=0)
-    if folder is not None:
-        made.save(folder / "model")
-        (folder / "resolved.toml").write_text(experiment.to_toml())
-    return made
+    return untrained_models.untrained(experiment, folder, split="test")

@@ -16,11 +16,9 @@ from atat_zoo_genomics.kmer_likelihood import kmer_nats
 from atat_zoo_genomics.kmer_study import ARMS, Arm, Figure, study, table, trained
 from click.testing import CliRunner
 
-from atat_zoo import Model
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives import assemble
-from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
+from atat_zoo.testing.untrained_models import untrained
 
 LENGTH, SMALL = 40, ("backbone.width=16", "backbone.layers=2", "data.length=40", "train.batch_size=16")
 
@@ -52,13 +50,7 @@ def saved(data, run, name="plain"):
     files = [f"corpus.{key}={json.dumps([str(data / f'{split}.csv')])}" for key, split in SPLITS.items()]
     path = resources.files("atat_zoo_genomics") / "experiments" / "promoters.toml"
     experiment = load(path, [*files, *SMALL, *ARMS[name].changes])
-    context = Context(vocabulary_size=7, length=LENGTH)
-    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    module = assemble(experiment, context).eval()
-    model = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
-    model.save(run / "model")
-    (run / "resolved.toml").write_text(experiment.to_toml())
-    return model
+    return untrained(experiment, run)
 
 
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}

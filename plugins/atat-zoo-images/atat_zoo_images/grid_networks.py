@@ -22,7 +22,7 @@ class GridDiTModule(DiTModule):
     def __init__(self, context: Context, *, local_heads: int, **parameters: Any) -> None:
         super().__init__(context, local_heads=local_heads, **parameters)
         head_width = parameters["width"] // parameters["heads"]
-        self.rotary = GridRotary(head_width, *grid_of(context.length))  # type: ignore[assignment]
+        self.rotary = GridRotary(head_width, *grid_of(context.length))
         if local_heads:
             for layer in self.blocks:
                 layer.offset = nn.Parameter(local_offset(layer.heads, head_width, local_heads))

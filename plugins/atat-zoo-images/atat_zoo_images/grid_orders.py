@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from atat_zoo.generation.samplers.order import Order
 from atat_zoo.modeling.position_sets import PositionSets
-from atat_zoo.registry import component, component_base, param
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,31 +55,24 @@ def _radical_inverse(n: int, base: int) -> float:
     return value
 
 
-@component_base
-class _GridSets(PositionSets):
-    """Base class of position sets that have a number for each pixel; the tokens before the pixels come first."""
+def steps_by_number(free: Tensor, numbers: list[int]) -> Tensor:
+    """Return the decoding step of each free position, int64 [B, L], and −1 elsewhere.
 
-    deterministic = True
+    `numbers` are those of the pixels, row by row; pixels with one number are decoded together, in ascending order, and
+    the tokens before the pixels come first. A number without free positions gets no step.
+    """
+    import torch
 
-    def numbers(self, side: int) -> list[int]:
-        """Return a number for each pixel, row by row; pixels with the same number are in one set."""
-        raise NotImplementedError
-
-    @override
-    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        import torch
-
-        first, side = grid_of(free.shape[1])
-        every = [*range(first), *(first + number for number in self.numbers(side))]
-        number = torch.tensor(every, dtype=torch.int64, device=free.device).expand(free.shape)
-        # A set without free positions gets no step.
-        used = torch.zeros(len(free), len(every), dtype=torch.int64, device=free.device)
-        used.scatter_add_(1, number, free.long())
-        return torch.where(free, ((used > 0).cumsum(1) - 1).gather(1, number), -1)
+    first = free.shape[1] - len(numbers)
+    every = [*range(first), *(first + number for number in numbers)]
+    number = torch.tensor(every, dtype=torch.int64, device=free.device).expand(free.shape)
+    used = torch.zeros(len(free), len(every), dtype=torch.int64, device=free.device)
+    used.scatter_add_(1, number, free.long())
+    return torch.where(free, ((used > 0).cumsum(1) - 1).gather(1, number), -1)
 
 
 @component
-class SpreadPositionSets(_GridSets):
+class SpreadPositionSets(PositionSets):
     """Sets of pixels that are spread evenly over the picture, in the order of the Halton sequence; the label first.
 
     Each set refines the grid of the earlier ones, as in the scheduler of Besnier et al. (ICLR 2025), so pixels that are
@@ -90,28 +83,35 @@ class SpreadPositionSets(_GridSets):
     summary = "pixels of a square picture spread evenly, by the Halton sequence; the label first"
     refs = ("arXiv:2503.17076", "doi:10.1007/BF01386213")
 
+    deterministic = True
+
     sets: int = param(16, help="S, the number of sets of pixels", ge=1)
 
     @override
-    def numbers(self, side: int) -> list[int]:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        side = grid_of(free.shape[1])[1]
         sets = min(self.sets, side * side)
-        return [rank * sets // (side * side) for rank in spread_ranks(side)]
+        return steps_by_number(free, [rank * sets // (side * side) for rank in spread_ranks(side)])
 
 
 @component
-class TilesPositionSets(_GridSets):
+class TilesPositionSets(PositionSets):
     """Square tiles in raster order, each predicted at once: block diffusion in two dimensions; the label first."""
 
     name = "tiles"
     summary = "square tiles of a square picture, row by row, each at once; the label first"
     refs = ("arXiv:2503.09573",)
 
+    deterministic = True
+
     size: int = param(2, help="rows and columns of a tile", ge=1)
 
     @override
-    def numbers(self, side: int) -> list[int]:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        side = grid_of(free.shape[1])[1]
         across = -(-side // self.size)
-        return [i // side // self.size * across + i % side // self.size for i in range(side * side)]
+        numbers = [i // side // self.size * across + i % side // self.size for i in range(side * side)]
+        return steps_by_number(free, numbers)
 
 
 @component

@@ -110,6 +110,8 @@ def tables(found: Mapping[str, Quality], labels: Mapping[str, int]) -> str:
     """Return Markdown: a table of runs, compared with the first one, and a table with a row for each class."""
     import torch
 
+    from atat_zoo.evaluation.results.intervals import paired
+
     runs, one = list(found), next(iter(found.values()))
     lines = ["| run | bits per dimension | factorisation | against " + runs[0] + " | samples recognised |"]
     lines += ["| --- | --- | --- | --- | --- |"]
@@ -118,8 +120,8 @@ def tables(found: Mapping[str, Quality], labels: Mapping[str, int]) -> str:
         for bits in each.bits:
             (mean, error), against = _mean(bits.each), ""
             if bits is not one.bits[0]:
-                difference, wide = _mean(bits.each - one.bits[0].each)
-                against = f"{difference:+.3f} [{difference - 1.96 * wide:+.3f}, {difference + 1.96 * wide:+.3f}]"
+                difference = paired(bits.each, one.bits[0].each, torch.ones(len(bits.each)))
+                against = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
             lines.append(f"| {run} | {mean:.3f} ± {error:.3f} | {bits.factorisation} | {against} | {recognised} |")
     heads = "".join(f" {run}: bits | {run}: samples recognised |" for run in runs)
     lines += ["", f"| class | pictures | of them recognised |{heads}", "| --- " * (3 + 2 * len(runs)) + "|"]

@@ -4,10 +4,8 @@ from importlib import resources
 
 from PIL import Image
 
-from atat_zoo import Model
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives import assemble
-from atat_zoo.registry import Context
+from atat_zoo.testing import untrained_models
 
 EXPERIMENTS = resources.files("atat_zoo_images") / "experiments"
 SMALL = ("backbone.layers=1", "backbone.width=16", "backbone.heads=2", "backbone.local_heads=1")
@@ -15,16 +13,9 @@ SMALL = ("backbone.layers=1", "backbone.width=16", "backbone.heads=2", "backbone
 
 def untrained(*changes, name="digits", folder=None):
     """Return a model of a shipped experiment that has learned nothing, saved as a run in `folder` if there is one."""
-    experiment = load(str(EXPERIMENTS / f"{name}.toml"), [*SMALL, *changes])
-    corpus = experiment.parts["corpus"]
-    tokenizer = experiment.parts["tokenizer"].train(lambda: corpus.documents("train"))
-    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=experiment.data.length, tokenizer=tokenizer)
-    module = assemble(experiment, context).eval()
-    model = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
-    if folder is not None:
-        model.save(folder / "model")
-        (folder / "resolved.toml").write_text(experiment.to_toml())
-    return model
+    return untrained_models.untrained(
+        load(str(EXPERIMENTS / f"{name}.toml"), [*SMALL, *changes]), folder, split="train"
+    )
 
 
 def write_pictures(folder, count=20, size=8):

@@ -99,7 +99,9 @@ def test_rotary_attention_depends_on_the_distances_in_rows_and_columns():
         a, b = (rotate(x.view(1, 1, 1, 1, -1), rotary(torch.tensor([p]), torch.float32)) for x, p in ((q, i), (k, j)))
         return float((a * b).sum())
 
-    pixel = lambda row, column: 1 + 8 * row + column  # noqa: E731
+    def pixel(row, column):
+        return 1 + 8 * row + column
+
     wanted = logit(pixel(2, 3), pixel(1, 5))
     assert logit(pixel(6, 1), pixel(5, 3)) == pytest.approx(wanted, abs=1e-4)
     assert logit(pixel(2, 7), pixel(1, 5)) == pytest.approx(logit(pixel(2, 6), pixel(1, 4)), abs=1e-4)

@@ -215,8 +215,8 @@ class Worker:
         batch: Batch = []
         (first_job, first), most = waiting[0], self.text_generator.length
         mixed = self.text_generator.accepts_padding(first_job.sampler)
-        # With remasking, no token is final, so every step reads the whole text.
-        once = self.text_generator.denoiser.reads_once and not first_job.rewrites
+        # A model that predicts ahead caches what it has read. With remasking, no token is final.
+        once = self.text_generator.denoiser.predicts_ahead and not first_job.rewrites
         shortest, longest, ratio = first.form[0], first.form[0], _RATIO_ONCE if once else _RATIO
         for job, text in waiting:
             low, high = min(shortest, text.form[0]), max(longest, text.form[0])

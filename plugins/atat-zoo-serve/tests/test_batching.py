@@ -166,7 +166,7 @@ def texts_of(*lengths):
 def test_a_batch_is_of_the_oldest_text_and_those_of_a_similar_length(lengths, batch_size, once, rewrites):
     toy, waiting = Toy(batch_size=batch_size), texts_of(*lengths)
     toy.worker.text_generator = evolve(toy.text_generator, length=300)
-    toy.worker.text_generator.denoiser.reads_once = once
+    toy.worker.text_generator.denoiser.predicts_ahead = once
     for job, _ in waiting:
         job.rewrites = rewrites
     ratio = 4 if once and not rewrites else 1.5
