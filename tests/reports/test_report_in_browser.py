@@ -156,6 +156,10 @@ def test_a_picture_is_a_grid_of_its_colours(browser, pages):
         slider.evaluate("(one) => { one.value = one.max; one.dispatchEvent(new Event('input')); }")
         for panel in page.locator("#replay .tokens").all():
             assert [colour for *_, colour in panel.evaluate(drawn)[1:]] == [colour for *_, colour in pixels]
+        sample = page.locator("#samples .tokens")
+        assert sample.locator("span").all_text_contents() == PIXELS
+        assert [each[2] for each in sample.evaluate(drawn)[1:]] == [colour for *_, colour in pixels]
+        assert [each[0] for each in sample.evaluate(drawn)] == [each[0] for each in (label, *pixels)]
 
 
 def test_the_replay_by_keyboard_and_mouse(browser, pages):
