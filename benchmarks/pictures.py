@@ -1,4 +1,7 @@
-"""Take screenshots of a run's page as docs/report/*.png: in light and dark mode, on a phone and in print."""
+"""Take screenshots of a run's page as docs/report/*.png: in light and dark mode, on a phone and in print.
+
+`--sections text samples --folder FOLDER` instead takes the named sections of the page, on a desktop and on a phone.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,19 @@ VIEWS = {
     "print": ("light", "print", 700, 990),
 }
 # Both texts halfway through sampling.
-REPLAY = "(slider) => { slider.value = 11; slider.dispatchEvent(new Event('input')); }"
+REPLAY = "(slider) => { slider.value = slider.max / 2; slider.dispatchEvent(new Event('input')); }"
 
 
 def main() -> None:
     """Write the screenshots; the run must have a page, which `atat report RUN --compute` writes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))
+    parser.add_argument("--sections", nargs="+", metavar="ID", help="take only these sections of the page")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     given, _ = parser.parse_known_args()
+    if given.sections:
+        sections(given.run, given.sections, given.folder)
+        return
     with chromium() as browser:
         for name, (scheme, medium, width, height) in VIEWS.items():
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -38,6 +46,21 @@ def main() -> None:
                 written.append(page.screenshot(path=FOLDER / f"replay-{name}.png", full_page=True, clip=clip))
             page.close()
             print(f"  {name}: {', '.join(f'{len(each) / 1000:.0f} kB' for each in written)}")
+
+
+def sections(run: Path, names: list[str], folder: Path) -> None:
+    """Write report.png and report-phone.png with these sections of a run's page."""
+    hidden = "".join(f":not(#{name})" for name in names)
+    with chromium() as browser:
+        for name, width in (("report", 820), ("report-phone", 360)):
+            page = browser.new_page(viewport={"width": width, "height": 400})
+            page.goto((run / "report.html").resolve().as_uri())
+            page.wait_for_selector("html[data-drawn]", state="attached")
+            page.add_style_tag(content=f"header, footer, #licences, section{hidden} {{ display: none }}")
+            if "replay" in names:
+                page.locator("#replay input").evaluate(REPLAY)
+            page.screenshot(path=folder / f"{name}.png", full_page=True)
+            print(folder / f"{name}.png")
 
 
 if __name__ == "__main__":
