@@ -1,8 +1,6 @@
 """Metrics of predictions: by hand, against enumeration and torchmetrics; and not computed unless asked for."""
 
 import math
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -194,10 +192,3 @@ def test_bounds_are_the_same_with_and_without_metrics_and_these_in_any_batches(o
             assert value.stderr > 0
     nothing = measured(every, slice(0, 0)).metrics.values()  # of a process without sequences
     assert [math.isnan(value.value) for value in nothing] == [True] * 3
-
-
-@pytest.mark.slow
-def test_torchmetrics_is_imported_for_metrics_alone():
-    """It takes longer than torch, and an evaluation without metrics needs none of it."""
-    code = "import sys, atat_zoo.evaluation.likelihood, atat_zoo.generation; sys.exit('torchmetrics' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

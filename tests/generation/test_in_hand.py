@@ -340,23 +340,23 @@ def test_a_model_that_writes_in_turns_sees_all_that_is_given():
 
 
 @pytest.mark.slow
-def test_the_model_is_imported_when_it_is_asked_for():
-    code = "import sys, atat_zoo; assert 'torch' not in sys.modules; from atat_zoo import Model; Model.load"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-    with pytest.raises(AttributeError, match="has no attribute 'Modell'"):
-        operator.attrgetter("Modell")(atat_zoo)
+def test_what_is_not_asked_for_is_not_imported():
+    """A model imports nothing of what training needs, as of torch what recomputes activations, which imports sympy.
 
-
-@pytest.mark.slow
-def test_generating_imports_nothing_of_torch_that_only_training_needs():
-    """Recomputing activations needs torch.utils.checkpoint, which imports torch's compiler and sympy."""
+    An evaluation without metrics needs none of torchmetrics, whose import takes longer than torch's.
+    """
     code = (
-        "import sys, torch; with_torch = {*sys.modules}; import atat_zoo.generation.model, "
+        "import sys, atat_zoo; assert not {'torch', 'composer', 'pandas'} & {*sys.modules}; "
+        "import torch; with_torch = {*sys.modules}; "
+        "from atat_zoo import Model; Model.load; import atat_zoo.generation.model, "
         "atat_zoo.modeling.backbones.dit_module, atat_zoo.modeling.objectives.set_causal_module; "
         "print(*sorted({each.partition('.')[0] for each in {*sys.modules} - with_torch if 'atat_zoo' not in each}), "
-        "'torch.utils.checkpoint' in {*sys.modules} - with_torch)"
+        "'torch.utils.checkpoint' in {*sys.modules} - with_torch); "
+        "import atat_zoo.evaluation.likelihood; sys.exit('torchmetrics' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True)
     *packages, checkpoint = done.stdout.split()
     assert checkpoint == "False", packages
     assert not {"sympy", "composer", "torchmetrics", "pandas"} & {*packages}, packages
+    with pytest.raises(AttributeError, match="has no attribute 'Modell'"):
+        operator.attrgetter("Modell")(atat_zoo)
