@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -25,6 +23,7 @@ from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
 from atat_zoo.system import machine
 from atat_zoo.system.errors import UserError
+from tests import forked
 from tests.data.in_memory import Memory, experiment_of, texts
 from tests.limited import limited
 
@@ -232,8 +231,8 @@ def test_several_processes_count_once(tmp_path, counted):
         "count = ngram_prior._count; ngram_prior._count = lambda *given: print('counted') or count(*given); "
         "ngram_prior.load_ngram_prior(Path(sys.argv[1]))"
     )
-    both = [subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, text=True) for _ in "12"]
-    assert sorted(process.communicate()[0] for process in both) == ["", "counted\n"]
+    both = [forked.Atat([str(folder)], tmp_path, code=code) for _ in "12"]
+    assert sorted(process.communicate() for process in both) == [("", ""), ("counted\n", "")]
 
 
 def test_that_of_other_shards_is_not_used_and_nothing_has_to_be_written(tmp_path, counted):
