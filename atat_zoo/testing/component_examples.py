@@ -86,6 +86,9 @@ def _controlled(folder: Path) -> dict[str, Any]:
     return {"guidance": {"use": "token_bias", "words": ["peace"]}, "classifier": topic, "texts": 5}
 
 
+_WITH_STEPS = [f"remdm_{each}" for each in ("cap", "conf", "loop", "rescale")]
+_WITH_STEPS += ["ancestral", "confidence_history", "entropy", "margin", "maskgit", "p2"]
+
 # By kind and name.
 EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("corpus", "files"): _files,
@@ -121,4 +124,6 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("metric", GenerativeMetric.name): lambda _: {"judge": {"use": "huggingface", "model": "gpt2"}},
     ("metric", "mauve"): lambda _: {"judge": {"use": "huggingface", "model": "gpt2"}},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
+    # Fewer steps than the texts of the checks have tokens, so that a step fills several.
+    **dict.fromkeys((("sampler", name) for name in _WITH_STEPS), lambda _: {"steps": 8}),
 }
