@@ -16,7 +16,7 @@ from tests.tiny import tiny, trained, uninterrupted
 
 __all__ = ["tiny", "trained", "uninterrupted"]
 
-FULL, FAST = 25, 8  # examples of a property, in the whole suite and in its fast part
+FULL, FAST = 15, 8  # examples of a property, in the whole suite and in its fast part
 OF_OTHERS = 50  # that a check of the conformance suite has in the tests of a plugin
 
 
