@@ -4,11 +4,13 @@ Nothing of it is garbage, so no fork looks for some in it, which would take a se
 """
 
 import gc
+import os
 from importlib import import_module
 
 from atat_zoo.data import corpora
 from atat_zoo.registry import registry_file
 
+os.fsync = lambda descriptor: None  # as in tests/conftest.py
 for module in ("cli", "training.trainer", "generation.model", "evaluation.likelihood", "evaluation.sample_quality"):
     import_module(f"atat_zoo.{module}")
 for entry in registry_file.read(registry_file.shipped()).entries:
