@@ -82,17 +82,19 @@ def received(descriptor, process, other_end):
 def on_terminal(*words, cwd=None, interrupt_after=None):
     """Return the exit code, and what the terminal got; Ctrl-C is pressed when that many masks were drawn.
 
-    With a folder, a process that is not interrupted is forked: it has what it needs imported.
+    With a folder, the process is forked: it has what it needs imported, but not the handler of Composer, which is there
+    for trainings only.
     """
     main_end, process_end = pty.openpty()
     env = os.environ | {"COLUMNS": "60", "TERM": "xterm"}
-    if cwd and interrupt_after is None:
+    if cwd:
         terminal = f"os.open({os.ttyname(process_end)!r}, os.O_RDWR | os.O_NOCTTY)"
-        code = f"import os; terminal = {terminal}; os.dup2(terminal, 1); os.dup2(terminal, 2); {CALL}"
+        code = f"import os, signal; terminal = {terminal}; os.dup2(terminal, 1); os.dup2(terminal, 2); "
+        code += f"signal.signal(signal.SIGINT, signal.default_int_handler); {CALL}"
         process = forked.Atat(words, cwd, env=env, code=code)
     else:
         command = [sys.executable, "-c", CALL, *words]
-        process = subprocess.Popen(command, stdout=process_end, stderr=process_end, cwd=cwd, env=env)
+        process = subprocess.Popen(command, stdout=process_end, stderr=process_end, env=env)
     data = b""
     for piece in received(main_end, process, process_end):
         data += piece
