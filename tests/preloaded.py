@@ -15,6 +15,8 @@ for module in ("cli", "training.trainer", "generation.model", "evaluation.likeli
     import_module(f"atat_zoo.{module}")
 for entry in registry_file.read(registry_file.shipped()).entries:
     entry.load()
-corpora._speeches()  # which every training on them reads
+every = corpora._speeches()
+few = every[:-40:4] + every[-40:]  # trainings learn a tokenizer of all; some tests read those since 1990
+corpora._speeches = lambda: few
 gc.collect()
 gc.freeze()
