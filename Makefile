@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
-ARGUMENTS = -n 2 --dist loadfile --no-loadscope-reorder
+ARGUMENTS = -n 2 --dist loadfile --no-loadscope-reorder --durations=10
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGUMENTS)
 
 .PHONY: help quickstart test test-fast current test-browser test-new test-plugins test-clients attack mutants docs lint golden bench gpu study study-all study-rest study-gpu baselines samplers clean
@@ -83,12 +83,9 @@ quickstart: $(VENV)/installed
 	$(BIN)/atat train quickstart --overwrite
 	$(BIN)/atat report runs/quickstart --compute
 
-# Test two packages at a time, each in one process, because workers would import everything again, and print the output
-# of a package when it has finished. The zoo, which has most tests, comes last, so that its summary is the last line.
-TEST_PACKAGE = cd plugins/NAME && said=$$(OMP_NUM_THREADS=1 $(abspath $(VENV)-plugins/bin/python) -m pytest -q 2>&1); \
-	code=$$?; printf "%s\n" NAME "$$said"; exit $$code
+# The zoo, which has most tests, comes last, so that its summary is the last line.
 test: $(VENV)/installed-test $(VENV)-plugins/installed
-	printf "%s\n" $(WITH_COMPONENTS) | xargs -P 2 -I NAME sh -c '$(TEST_PACKAGE)'
+	OMP_NUM_THREADS=1 $(VENV)-plugins/bin/python -m tests.packages $(WITH_COMPONENTS)
 	$(PYTEST)
 
 test-fast: $(VENV)/installed-test
