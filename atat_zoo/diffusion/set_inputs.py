@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -84,44 +85,53 @@ class DraftInputs(NamedTuple):
     sees: Tensor  # which new inputs each input attends to, bool [A, T, T]
     cached: Tensor  # number of final tokens that were read before, int64 [A]
     rows: Tensor  # int64 [A]
-    slot: Tensor  # the place of each candidate among the inputs, int64 [A, L + 1 + L · (n + 1)]
-    ready: Tensor  # the step from which the token of each input may be read, int64 [A, L + 1]
+    slot: Tensor  # the input that predicts each position from all steps before first + j, int64 [A, L + 1, n + 1]
     first: Tensor  # int64 [A]
 
     def place(self, row: Tensor, position: Tensor, before: Tensor) -> Tensor:
         """Return the places, int64 [N], of the inputs that predict positions from all steps below `before`."""
-        L = self.ready.shape[1] - 1
-        predicted = (self.slot.shape[1] - L - 1) // L
-        asked = L + 1 + position * predicted + before - self.first[row]
-        return self.slot[row, torch.where(self.ready[row, position] == before, position, asked)]
+        return self.slot[row, position, before - self.first[row]]
 
 
 def draft_inputs(tokens: Tensor, steps: Tensor, first: Tensor, length: int, mask_id: int, rows: Tensor) -> DraftInputs:
-    """Return the inputs for the arguments of `Denoiser.predict_ahead` and the row numbers, int64 [A]."""
-    L, device = tokens.shape[1], tokens.device
+    """Return the inputs for the arguments of `Denoiser.predict_ahead` and the row numbers, int64 [A].
+
+    They are computed on the host with NumPy, whose overhead for small arrays is a fraction of torch's.
+    """
+    A, L = tokens.shape
+    host = to_host(torch.cat([tokens, steps, first[:, None], rows[:, None]], 1)).numpy()
+    own, begin = host[:, L : 2 * L], host[:, 2 * L, None]
     # As in `SetCausalObjective`, the input at position i = 0 … L has the token i − 1 and is read from `ready` on.
-    text, ready = F.pad(tokens, (1, 0), value=mask_id), F.pad(steps + 1, (1, 0))
-    there = F.pad(tokens != mask_id, (1, 0), value=True)
-    content = there & (ready >= first[:, None]) & (ready <= steps.amax(1, keepdim=True))
+    text, ready = np.full((A, L + 1), mask_id), np.zeros((A, L + 1), dtype=np.int64)
+    text[:, 1:], ready[:, 1:] = host[:, :L], own + 1
+    there = text != mask_id
+    there[:, 0] = True
+    content = there & (ready >= begin) & (ready <= own.max(1, keepdims=True))
     # A prediction given all steps before j needs its own input, unless a content token there is read from j on.
-    before = (first[:, None] + torch.arange(length + 1, device=device))[:, None]
-    own, known = steps[..., None], (ready * there).amax(1)[:, None, None]
-    asked = (own >= before) & (own <= before + length) & (before <= known) & (ready[:, :L, None] != before)
-    # All candidates: L + 1 content tokens, which come first and sorted by step, and length + 1 inputs per position.
-    seen = torch.where(ready[:, :L, None] < before, text[:, :L, None], mask_id)
-    candidates = torch.cat([text, seen.flatten(1)], 1)
-    level = torch.cat([ready, before.expand_as(seen).flatten(1)], 1)
-    place = torch.arange(L + 1, device=device)
-    place = torch.cat([place, place[:L].repeat_interleave(length + 1)]).expand_as(level)
-    kind = torch.cat([ready.masked_fill(~content, L + 2), L + 2 - asked.flatten(1).long()], 1)
-    sizes, cached, host_rows = to_host(torch.stack([(kind < L + 2).sum(1), (ready < first[:, None]).sum(1), rows]))
-    order = kind.sort(dim=1, stable=True).indices
-    read = order[:, : int(sizes.max())]
-    levels, kinds = level.gather(1, read), kind.gather(1, read)
-    seen_from = levels.masked_fill(kinds > L, L + 2)
-    sees = (seen_from[:, None] <= levels[..., None]) | torch.eye(read.shape[1], dtype=torch.bool, device=device)
-    found = candidates.gather(1, read), place.gather(1, read), sees
-    return DraftInputs(*found, cached, host_rows, inverse(order), ready, first)
+    before, ahead = begin + np.arange(length + 1), own[..., None] - begin[..., None] - np.arange(length + 1)
+    asked = (ahead >= 0) & (ahead <= length) & (ready[:, :L, None] != before[:, None])
+    asked &= (before <= (ready * there).max(1, keepdims=True))[:, None]
+    (row, position), (asked_row, asked_position, j) = content.nonzero(), asked.nonzero()
+    # In each row, content tokens come first, sorted by step.
+    level = np.concatenate([ready[content], before[asked_row, j]])
+    kind = np.concatenate([ready[content], np.full_like(j, L + 2)])
+    row, position = np.concatenate([row, asked_row]), np.concatenate([position, asked_position])
+    order = np.lexsort((kind, row))
+    row, position, level, kind = row[order], position[order], level[order], kind[order]
+    sizes = np.bincount(row, minlength=A)
+    column = np.arange(len(row)) - (sizes.cumsum() - sizes)[row]
+    # Columns that a row does not need are seen by no other input.
+    read = np.zeros((4, A, int(sizes.max())), dtype=np.int64)
+    read[0], read[3] = mask_id, L + 2
+    is_read = (ready[row, position] < level) | (kind <= L)
+    read[:, row, column] = np.where(is_read, text[row, position], mask_id), position, level, np.where(kind > L, L + 2, level)
+    sees = (read[3][:, None] <= read[2][..., None]) | np.eye(read.shape[2], dtype=bool)
+    slot = np.zeros((A, L + 1, length + 1), dtype=np.int64)
+    slot[row, position, level - begin[row, 0]] = column
+    cached = (ready < begin).sum(1)
+    inputs = (torch.from_numpy(each).to(tokens.device, non_blocking=True) for each in (read[0], read[1], sees))
+    there = torch.from_numpy(slot).to(tokens.device, non_blocking=True)
+    return DraftInputs(*inputs, torch.from_numpy(cached), torch.from_numpy(host[:, -1]), there, first)
 
 
 def inverse(order: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from atat_zoo.system.errors import Problem, UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from atat_zoo.diffusion.contracts import Denoiser
@@ -83,6 +85,7 @@ class SpeculativeSampler(Sampler):
 
     @override
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
+        import numpy as np
         import torch
 
         from atat_zoo.diffusion.categorical import draw_by_weight, probabilities
@@ -92,56 +95,63 @@ class SpeculativeSampler(Sampler):
         if not denoiser.predicts_ahead:
             raise UserError(f"{_NEEDS}, with a backbone that caches keys and values; choose a different sampler")
 
-        def found(begin: Tensor, end: Tensor) -> Tensor:
-            """Return rows in the batch, rows in the pass, positions and steps, [4, N], of steps begin … end − 1."""
-            row, position = ((order >= begin[:, None]) & (order < end[:, None])).nonzero().unbind(1)
-            return torch.stack([row, among[row], position, order[row, position]])
+        def found(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+            """Return rows and positions, [N] each, of the steps begin … end − 1."""
+            return ((order >= begin[:, None]) & (order < end[:, None])).nonzero()
+
+        def on_device(*columns: NDArray[np.int64]) -> tuple[Tensor, ...]:
+            """Return the columns on the device, in one copy."""
+            return torch.from_numpy(np.stack(columns)).to(device, non_blocking=True).unbind()
 
         z, mask_id, device = tokens.clone(), denoiser.mask_id, tokens.device
         steps = self.position_sets.step_indices(z == mask_id, fold(seeds, stream(0, "order")), torch.zeros_like)
-        denoiser, end = denoiser.begin_generation(tokens), steps.amax(1) + 1
-        position = torch.arange(z.shape[1], device=device)
+        denoiser, position = denoiser.begin_generation(tokens), torch.arange(z.shape[1], device=device)
         of_draft, of_acceptance, of_token = (
             fold(fold(seeds, stream(0, purpose))[:, None], position) for purpose in ("draft", "accept", "draw")
         )
-        # On the host: the step of each position, and the last and the first one that is not final of each row.
-        order = to_host(steps)
-        last = order.amax(1)
-        first, on_host, nfe, drafted = torch.zeros_like(end), torch.zeros_like(last), torch.zeros_like(last), 0
+        # Indices are computed on the host with NumPy, whose overhead for small arrays is a fraction of torch's: the step
+        # of each position, the last step of each row, and the first one that is not final.
+        order = to_host(steps).numpy()
+        last, first, drafted = order.max(1), np.zeros(len(order), dtype=np.int64), 0
+        nfe = np.zeros_like(first)
         # The distributions of the drafts, and the index of each position's own; 0 where nothing was ever drafted.
-        q, number = torch.zeros(1, mask_id, dtype=torch.float64, device=device), torch.zeros_like(z)
+        q, number = torch.zeros(1, mask_id, dtype=torch.float64, device=device), np.zeros_like(order)
         with torch.no_grad():
-            while bool((open_ := on_host <= last).any()):
-                rows, among, nfe = open_.nonzero()[:, 0].to(device, non_blocking=True), open_.cumsum(0) - 1, nfe + open_
-                predict = denoiser.select(rows).predict_ahead(z[rows], steps[rows], first[rows], self.draft_length)
+            while (open_ := first <= last).any():
+                nfe += open_
+                among = open_.cumsum() - 1
+                rows, begin = on_device(open_.nonzero()[0], first[open_])
+                predict = denoiser.select(rows).predict_ahead(z[rows], steps[rows], begin, self.draft_length)
                 # Verification of the drafts, and the step after them.
-                row, local, position, step = found(on_host, on_host + drafted + 1).to(device, non_blocking=True)
-                p = probabilities(predict(z[rows], local, position, step), self.temperature)
-                here = row, position
-                accepted, new = verified(p, q[number[here]], z[here], of_acceptance[here], of_token[here])
-                stop = end.scatter_reduce(0, row, torch.where(accepted, end[row], step), "amin")
+                row, where = found(first, first + drafted + 1)
+                step = order[row, where]
+                own, local, position, before, drawn = on_device(row, among[row], where, step, number[row, where])
+                p = probabilities(predict(z[rows], local, position, before), self.temperature)
+                here = own, position
+                accepted, new = verified(p, q[drawn], z[here], of_acceptance[here], of_token[here])
+                stop, refused = last + 1, ~to_host(accepted).numpy()
+                np.minimum.at(stop, row[refused], step[refused])
                 # Tokens after the step `stop` are drafted again.
                 z[here], first, drafted = new, stop + 1, self.draft_length
-                on_host = to_host(first)
                 if observe is not None:
                     kept = step <= stop[row]
-                    filled = {"rows": row[kept], "positions": position[kept], "tokens": new[kept]}
-                    record = {"step": int(nfe.max()) - 1} | {name: each.tolist() for name, each in filled.items()}
+                    filled = {"rows": row, "positions": where, "tokens": to_host(new).numpy()}
+                    record = {"step": int(nfe.max()) - 1} | {name: each[kept].tolist() for name, each in filled.items()}
                     # Of several batches, it may name rows of another one.
                     gone = [each for each in observe(record) or () if 0 <= each < len(z)]
                     z[gone] = torch.where(z[gone] == mask_id, 0, z[gone])
-                    on_host[gone] = last[gone] + 1
+                    first[gone] = last[gone] + 1
                 # Drafts of the next steps, given the tokens of all steps before `stop`.
-                each = [found(on_host + ahead, on_host + ahead + 1) for ahead in range(self.draft_length)]
-                there = torch.cat(each, 1).to(device, non_blocking=True).split([len(one[0]) for one in each], 1)
                 new_q = [q[:1]]
-                for row, local, position, _ in there:
-                    log_probs = predict(z[rows], local, position, stop[row])
-                    new_q.append(probabilities(log_probs, self.temperature))
-                    number[row, position] = sum(map(len, new_q[:-1])) + torch.arange(len(row), device=device)
-                    z[row, position] = draw_by_weight(new_q[-1], of_draft[row, position])
+                for ahead in range(self.draft_length):
+                    row, where = found(first + ahead, first + ahead + 1)
+                    own, local, position, before = on_device(row, among[row], where, stop[row])
+                    new_q.append(probabilities(predict(z[rows], local, position, before), self.temperature))
+                    number[row, where] = sum(map(len, new_q[:-1])) + np.arange(len(row))
+                    z[own, position] = draw_by_weight(new_q[-1], of_draft[own, position])
                 q = torch.cat(new_q)
-        return Sample(tokens=z, nfe=nfe.to(device, non_blocking=True), max_nfe=int(last.max()) + 1 if len(z) else 0)
+        passes = torch.from_numpy(nfe).to(device, non_blocking=True)
+        return Sample(tokens=z, nfe=passes, max_nfe=int(last.max()) + 1 if len(z) else 0)
 
 
 def verified(p: Tensor, q: Tensor, drafts: Tensor, accept: Tensor, draw: Tensor) -> tuple[Tensor, Tensor]:
