@@ -93,45 +93,45 @@ class DraftInputs(NamedTuple):
         return self.slot[row, position, before - self.first[row]]
 
 
-def draft_inputs(tokens: Tensor, steps: Tensor, first: Tensor, length: int, mask_id: int, rows: Tensor) -> DraftInputs:
-    """Return the inputs for the arguments of `Denoiser.predict_ahead` and the row numbers, int64 [A].
+def draft_inputs(
+    tokens: Tensor, steps: Tensor, first: Tensor, length: int, mask_id: int, rows: Tensor | None
+) -> DraftInputs:
+    """Return the inputs for the arguments of `Denoiser.predict_ahead` and the row numbers, int64 [A]; None: all.
 
     They are computed on the host with NumPy, whose overhead for small arrays is a fraction of torch's.
     """
-    A, L = tokens.shape
-    host = to_host(torch.cat([tokens, steps, first[:, None], rows[:, None]], 1)).numpy()
-    own, begin = host[:, L : 2 * L], host[:, 2 * L, None]
+    (A, L), device = tokens.shape, tokens.device
+    numbers = torch.arange(A, device=device) if rows is None else rows
+    host = to_host(torch.cat([tokens, steps, first[:, None], numbers[:, None]], 1)).numpy()
+    own, begin = host[:, L:-2], host[:, -2:-1]
     # As in `SetCausalObjective`, the input at position i = 0 … L has the token i − 1 and is read from `ready` on.
     text, ready = np.full((A, L + 1), mask_id), np.zeros((A, L + 1), dtype=np.int64)
     text[:, 1:], ready[:, 1:] = host[:, :L], own + 1
     there = text != mask_id
     there[:, 0] = True
-    content = there & (ready >= begin) & (ready <= own.max(1, keepdims=True))
+    row, position = (there & (ready >= begin) & (ready <= own.max(1, keepdims=True))).nonzero()
     # A prediction given all steps before j needs its own input, unless a content token there is read from j on.
-    before, ahead = begin + np.arange(length + 1), own[..., None] - begin[..., None] - np.arange(length + 1)
+    before = begin + np.arange(length + 1)
+    ahead = own[..., None] - before[:, None]
     asked = (ahead >= 0) & (ahead <= length) & (ready[:, :L, None] != before[:, None])
-    asked &= (before <= (ready * there).max(1, keepdims=True))[:, None]
-    (row, position), (asked_row, asked_position, j) = content.nonzero(), asked.nonzero()
+    query, place, j = (asked & (before <= (ready * there).max(1, keepdims=True))[:, None]).nonzero()
+    level, queried = ready[row, position], before[query, j]
+    seen = np.where(ready[query, place] < queried, text[query, place], mask_id)
+    content = np.stack([row, position, text[row, position], level, level])
+    never = np.full_like(j, L + 2)  # the step from which a query can be seen
+    every = np.concatenate([content, np.stack([query, place, seen, queried, never])], 1)
     # In each row, content tokens come first, sorted by step.
-    level = np.concatenate([ready[content], before[asked_row, j]])
-    kind = np.concatenate([ready[content], np.full_like(j, L + 2)])
-    row, position = np.concatenate([row, asked_row]), np.concatenate([position, asked_position])
-    order = np.lexsort((kind, row))
-    row, position, level, kind = row[order], position[order], level[order], kind[order]
-    sizes = np.bincount(row, minlength=A)
-    column = np.arange(len(row)) - (sizes.cumsum() - sizes)[row]
-    # Columns that a row does not need are seen by no other input.
-    read = np.zeros((4, A, int(sizes.max())), dtype=np.int64)
-    read[0], read[3] = mask_id, L + 2
-    is_read = (ready[row, position] < level) | (kind <= L)
-    read[:, row, column] = np.where(is_read, text[row, position], mask_id), position, level, np.where(kind > L, L + 2, level)
+    row, position, _, level, _ = every = every[:, np.lexsort((every[-1], every[0]))]
+    column = np.arange(len(row)) - row.searchsorted(row)
+    read = np.zeros((4, A, column.max() + 1), dtype=np.int64)
+    read[-1] = L + 2  # where a row has fewer inputs
+    read[:, row, column] = every[1:]
     sees = (read[3][:, None] <= read[2][..., None]) | np.eye(read.shape[2], dtype=bool)
     slot = np.zeros((A, L + 1, length + 1), dtype=np.int64)
     slot[row, position, level - begin[row, 0]] = column
-    cached = (ready < begin).sum(1)
-    inputs = (torch.from_numpy(each).to(tokens.device, non_blocking=True) for each in (read[0], read[1], sees))
-    there = torch.from_numpy(slot).to(tokens.device, non_blocking=True)
-    return DraftInputs(*inputs, torch.from_numpy(cached), torch.from_numpy(host[:, -1]), there, first)
+    on_device = [torch.from_numpy(each).to(device, non_blocking=True) for each in (read[1], read[0], sees, slot)]
+    cached = torch.from_numpy((ready < begin).sum(1))
+    return DraftInputs(*on_device[:3], cached, torch.from_numpy(host[:, -1]), on_device[3], first)
 
 
 def inverse(order: Tensor) -> Tensor:

@@ -109,8 +109,8 @@ class SpeculativeSampler(Sampler):
         of_draft, of_acceptance, of_token = (
             fold(fold(seeds, stream(0, purpose))[:, None], position) for purpose in ("draft", "accept", "draw")
         )
-        # Indices are computed on the host with NumPy, whose overhead for small arrays is a fraction of torch's: the step
-        # of each position, the last step of each row, and the first one that is not final.
+        # Indices are computed on the host with NumPy, whose overhead for small arrays is a fraction of torch's: the
+        # step of each position, the last step of each row and its first one that is not final.
         order = to_host(steps).numpy()
         last, first, drafted = order.max(1), np.zeros(len(order), dtype=np.int64), 0
         nfe = np.zeros_like(first)
@@ -169,9 +169,9 @@ def verified(p: Tensor, q: Tensor, drafts: Tensor, accept: Tensor, draw: Tensor)
     from atat_zoo.diffusion.categorical import draw_by_weight
 
     rest, draft = (p - q).clamp(min=0), drafts.clamp(max=p.shape[1] - 1)[:, None]
-    ratio = p.gather(1, draft) / q.gather(1, draft)
+    own = q.gather(1, draft)[:, 0]  # positive if there is a draft
     # Where p and q differ by rounding errors only, nothing may be left to draw from.
-    accepted = q.any(1) & (happens(ratio[:, 0], accept) | ~rest.any(1))
+    accepted = (own > 0) & (happens(p.gather(1, draft)[:, 0] / own, accept) | ~rest.any(1))
     return accepted, torch.where(accepted, drafts, draw_by_weight(rest, draw))
 
 

@@ -334,7 +334,7 @@ class IncrementalPredictor(Predictor):
         read = F.pad(tokens, (1, 0), value=self.mask_id).gather(1, positions)
         cache = StepCache(texts, self.rows, host_rows, count)
         hidden = self.module.read(read, positions=positions, attention=cache.attention(sees), cache=cache)
-        cache.finish(new)
+        texts.count[host_rows] += new  # the other inputs are overwritten in the next step
         head_inputs = HeadInputs(hidden).at((row, inverse(order)[row, position]))
         if self.module.prior is not None:
             near = neighbours_of(tokens, self.module.prior.reach, self.mask_id)
@@ -343,8 +343,7 @@ class IncrementalPredictor(Predictor):
 
     @override
     def predict_ahead(self, tokens: Tensor, steps: Tensor, first: Tensor, length: int) -> PredictAhead:
-        rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
-        inputs = draft_inputs(tokens, steps, first, length, self.mask_id, rows)
+        inputs = draft_inputs(tokens, steps, first, length, self.mask_id, self.rows)
         self.texts.count[inputs.rows] = inputs.cached  # without drafts
         cache = StepCache(self.texts, self.rows, inputs.rows, inputs.tokens.shape[1])
         seen = cache.attention(inputs.sees)
@@ -352,9 +351,15 @@ class IncrementalPredictor(Predictor):
         reach = 0 if self.module.prior is None else self.module.prior.reach
         # Neighbours of the same or a later step, which the n-gram prior does not read.
         later = neighbours_of(steps, reach, -1) >= steps[..., None] if reach else None
+        # For few inputs, the time of the head is that of reading its weights, which is done once for all predictions.
+        once = later is None and hidden[..., 0].numel() <= 32
+        every = self.log_probs(HeadInputs(hidden), tokens.device) if once else None
 
         def predict(tokens: Tensor, row: Tensor, position: Tensor, before: Tensor) -> Tensor:
-            head_inputs = HeadInputs(hidden).at((row, inputs.place(row, position, before)))
+            where = row, inputs.place(row, position, before)
+            if every is not None:
+                return every[where]
+            head_inputs = HeadInputs(hidden).at(where)
             if later is not None:
                 near = neighbours_of(tokens, reach, self.mask_id).masked_fill(later, self.mask_id)
                 head_inputs = HeadInputs(head_inputs.hidden, near[row, position])
@@ -376,8 +381,8 @@ class GenerationState:
 class StepCache(Cache):
     """The cache of some rows in a step; the rows may have different numbers of cached tokens.
 
-    New keys and values follow the cached ones of their row. Those of new tokens come first, and `finish` marks them as
-    cached; the others are overwritten in the next step.
+    New keys and values follow the cached ones of their row. Those of new tokens come first; only they are counted as
+    cached, and the others are overwritten in the next step.
     """
 
     def __init__(self, texts: GenerationState, rows: Tensor | None, host_rows: Tensor, inputs: int) -> None:
@@ -426,7 +431,3 @@ class StepCache(Cache):
                 old[own[:, None], :, move_to(self.place, new.device)] = new.transpose(1, 2).to(old.dtype)
             joined.append(old[slice(None) if rows is None else rows, :, : self.width].to(new.dtype))
         return joined[0], joined[1]
-
-    def finish(self, new: Tensor) -> None:
-        """Mark the first `new` inputs of each row, int64 [A] on the host, as cached."""
-        self.texts.count[self.host_rows] += new
