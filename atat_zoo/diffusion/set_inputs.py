@@ -117,9 +117,9 @@ def draft_inputs(
     query, place, j = (asked & (before <= (ready * there).max(1, keepdims=True))[:, None]).nonzero()
     level, queried = ready[row, position], before[query, j]
     seen = np.where(ready[query, place] < queried, text[query, place], mask_id)
-    content = np.stack([row, position, text[row, position], level, level])
+    content = np.array([row, position, text[row, position], level, level])
     never = np.full_like(j, L + 2)  # the step from which a query can be seen
-    every = np.concatenate([content, np.stack([query, place, seen, queried, never])], 1)
+    every = np.concatenate([content, np.array([query, place, seen, queried, never])], 1)
     # In each row, content tokens come first, sorted by step.
     row, position, _, level, _ = every = every[:, np.lexsort((every[-1], every[0]))]
     column = np.arange(len(row)) - row.searchsorted(row)

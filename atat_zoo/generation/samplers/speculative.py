@@ -101,7 +101,7 @@ class SpeculativeSampler(Sampler):
 
         def on_device(*columns: NDArray[np.int64]) -> tuple[Tensor, ...]:
             """Return the columns on the device, in one copy."""
-            return torch.from_numpy(np.stack(columns)).to(device, non_blocking=True).unbind()
+            return torch.from_numpy(np.array(columns)).to(device, non_blocking=True).unbind()
 
         z, mask_id, device = tokens.clone(), denoiser.mask_id, tokens.device
         steps = self.position_sets.step_indices(z == mask_id, fold(seeds, stream(0, "order")), torch.zeros_like)
