@@ -129,9 +129,11 @@ def draft_inputs(
     sees = (read[3][:, None] <= read[2][..., None]) | np.eye(read.shape[2], dtype=bool)
     slot = np.zeros((A, L + 1, length + 1), dtype=np.int64)
     slot[row, position, level - begin[row, 0]] = column
-    on_device = [torch.from_numpy(each).to(device, non_blocking=True) for each in (read[1], read[0], sees, slot)]
-    cached = torch.from_numpy((ready < begin).sum(1))
-    return DraftInputs(*on_device[:3], cached, torch.from_numpy(host[:, -1]), on_device[3], first)
+    T, cached = read.shape[2], torch.from_numpy((ready < begin).sum(1))
+    flat = np.concatenate([read[1], read[0], sees.reshape(A, -1), slot.reshape(A, -1)], 1)  # one copy to the device
+    copied = torch.from_numpy(flat).to(device, non_blocking=True).split([T, T, T * T, slot[0].size], 1)
+    sees_there, slot_there = copied[2].view(A, T, T).bool(), copied[3].view(slot.shape)
+    return DraftInputs(*copied[:2], sees_there, cached, torch.from_numpy(host[:, -1]), slot_there, first)
 
 
 def inverse(order: Tensor) -> Tensor:

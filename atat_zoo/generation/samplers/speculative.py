@@ -101,7 +101,7 @@ class SpeculativeSampler(Sampler):
 
         def on_device(*columns: NDArray[np.int64]) -> tuple[Tensor, ...]:
             """Return the columns on the device, in one copy."""
-            return torch.from_numpy(np.array(columns)).to(device, non_blocking=True).unbind()
+            return torch.from_numpy(np.concatenate(columns)).to(device, non_blocking=True).split([*map(len, columns)])
 
         z, mask_id, device = tokens.clone(), denoiser.mask_id, tokens.device
         steps = self.position_sets.step_indices(z == mask_id, fold(seeds, stream(0, "order")), torch.zeros_like)
@@ -120,12 +120,12 @@ class SpeculativeSampler(Sampler):
             while (open_ := first <= last).any():
                 nfe += open_
                 among = open_.cumsum() - 1
-                rows, begin = on_device(open_.nonzero()[0], first[open_])
-                predict = denoiser.select(rows).predict_ahead(z[rows], steps[rows], begin, self.draft_length)
-                # Verification of the drafts, and the step after them.
                 row, where = found(first, first + drafted + 1)
                 step = order[row, where]
-                own, local, position, before, drawn = on_device(row, among[row], where, step, number[row, where])
+                columns = open_.nonzero()[0], first[open_], row, among[row], where, step, number[row, where]
+                rows, begin, own, local, position, before, drawn = on_device(*columns)
+                predict = denoiser.select(rows).predict_ahead(z[rows], steps[rows], begin, self.draft_length)
+                # Verification of the drafts, and the step after them.
                 p = probabilities(predict(z[rows], local, position, before), self.temperature)
                 here = own, position
                 accepted, new = verified(p, q[drawn], z[here], of_acceptance[here], of_token[here])
@@ -142,10 +142,10 @@ class SpeculativeSampler(Sampler):
                     z[gone] = torch.where(z[gone] == mask_id, 0, z[gone])
                     first[gone] = last[gone] + 1
                 # Drafts of the next steps, given the tokens of all steps before `stop`.
+                each = [found(first + ahead, first + ahead + 1) for ahead in range(self.draft_length)]
+                there = iter(on_device(*(of for row, where in each for of in (row, among[row], where, stop[row]))))
                 new_q = [q[:1]]
-                for ahead in range(self.draft_length):
-                    row, where = found(first + ahead, first + ahead + 1)
-                    own, local, position, before = on_device(row, among[row], where, stop[row])
+                for (row, where), own, local, position, before in zip(each, there, there, there, there, strict=True):
                     new_q.append(probabilities(predict(z[rows], local, position, before), self.temperature))
                     number[row, where] = sum(map(len, new_q[:-1])) + np.arange(len(row))
                     z[own, position] = draw_by_weight(new_q[-1], of_draft[own, position])
