@@ -133,7 +133,7 @@ def draft_inputs(
     flat = np.concatenate([read[1], read[0], sees.reshape(A, -1), slot.reshape(A, -1)], 1)  # one copy to the device
     copied = torch.from_numpy(flat).to(device, non_blocking=True).split([T, T, T * T, slot[0].size], 1)
     sees_there, slot_there = copied[2].view(A, T, T).bool(), copied[3].view(slot.shape)
-    return DraftInputs(*copied[:2], sees_there, cached, torch.from_numpy(host[:, -1]), slot_there, first)
+    return DraftInputs(copied[0], copied[1], sees_there, cached, torch.from_numpy(host[:, -1]), slot_there, first)
 
 
 def inverse(order: Tensor) -> Tensor:
