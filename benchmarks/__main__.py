@@ -30,6 +30,7 @@ STUDIES = (
     "finetuning",
     "gpu",
     "guidance",
+    "long_sequences",
     "pictures",
     "recording",
     "revisions",

@@ -2,19 +2,20 @@
 
 import itertools
 import json
+import tempfile
 
 import attrs
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, hashes
 
 from atat_zoo.cli import atat
 from atat_zoo.data import shard_manifest
-from atat_zoo.data.build import build
+from atat_zoo.data.build import _SPREAD_SEED, build
 from atat_zoo.data.dialogues import Message, Part, to_text
 from atat_zoo.data.sequence_packing import (
     PIECE,
@@ -31,6 +32,7 @@ from atat_zoo.data.sequence_packing import (
     spread,
 )
 from atat_zoo.data.sequences import alone, corpus_sequences, held_out_sequences
+from atat_zoo.data.shards import read
 from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.data.tokenizers.components import BPETokenizer
@@ -191,6 +193,28 @@ def test_batches_are_bounded():
 def test_spread_keeps_every_document(texts, size):
     assert sorted(spread(texts, 3, size)) == sorted(texts)
     assert list(spread(texts, 3, size)) == list(spread(texts, 3, size))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.text("ab\n", min_size=1, max_size=40), min_size=12, max_size=24),
+    st.sampled_from(["document", "both"]),
+    st.integers(1, 3),
+    st.integers(1, 8),
+)
+def test_the_pieces_of_a_long_document_keep_their_order_in_the_shards(texts, special, lanes, in_a_shard):
+    """The rows of the shards in order, without BOS and EOS of a row, are the documents; each EOS ends a document."""
+    data = {"length": 6, "special_tokens": special, "remainder": "pad", "lanes": lanes}
+    data |= {"sequences_per_shard": in_a_shard, "sequences_per_member": 2}
+    with tempfile.TemporaryDirectory() as root:
+        folder = build(experiment_of(root, corpus=Memory(train=tuple(texts), validation=tuple(texts)), **data))
+        record = shard_manifest.load(folder)
+        for split, documents in (("train", [*spread(texts, _SPREAD_SEED)]), ("validation", texts)):
+            rows = np.concatenate([read(folder, record, shard) for shard in record.splits[split].shards]).astype(int)
+            text = [row[row < 65535][slice(1, -1) if special == "both" else slice(None)] for row in rows]
+            assert len(record.splits[split].shards) >= len(rows) / in_a_shard
+            running = "".join("$" if token == 257 else chr(token) for row in text for token in row)
+            assert running.split("$")[:-1] == documents
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ class ConvolutionBackbone:
 
     A layer adds W (a · silu(g)) to its input, with a learned matrix W and convolutions a and g of the normalised input
     (Dauphin et al., ICML 2017). The dilations 1, 2, 4, … restart after every `cycle` layers (van den Oord et al.,
-    2016). The network has no position embeddings, so a sequence may have any length.
+    2016). The network has no position embeddings, so sequences may have any length. Memory and time are linear in it.
+    To read the whole sequence at each position, set `kernel = 3`, and `layers` and `cycle` to log₂ of its length.
 
     If `reverse_complement` is set, p(x | z) is exactly equivariant to the reverse complement: half of the channels
     belong to each strand, and each layer has the same weights for both strands, mirrored (Shrikumar et al., 2017). The
@@ -57,6 +58,11 @@ class ConvolutionBackbone:
             raise ValueError(f"kernel = {self.kernel} is even; use an odd number")
         if self.reverse_complement and self.width % 2:
             raise ValueError(f"width = {self.width} cannot be halved for two strands; use an even number")
+
+    @property
+    def reach(self) -> int:
+        """Number of tokens on each side that a position reads through all layers, without an attention mask."""
+        return self.kernel // 2 * sum(2 ** (i % self.cycle) for i in range(self.layers))
 
     @property
     def matrices(self) -> int:

@@ -93,6 +93,22 @@ def test_what_cannot_be_built_is_refused():
         ConvolutionBackbone(width=7, reverse_complement=True)
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 4), st.sampled_from([1, 3, 5]), st.integers(1, 4), st.booleans(), st.integers(0, 59))
+def test_a_position_reads_as_far_as_the_backbone_says(layers, kernel, cycle, both, position):
+    spec = ConvolutionBackbone(layers=layers, kernel=kernel, cycle=cycle)
+    module = network(layers=layers, kernel=kernel, cycle=cycle, reverse_complement=both)
+    z = torch.arange(60)[None] % (V + 1)
+    before, z[0, position] = module(z), (z[0, position] + 1) % (V + 1)
+    changed = (module(z) != before).any(-1)[0].nonzero().flatten().tolist()
+    assert (changed[0], changed[-1]) == (max(0, position - spec.reach), min(59, position + spec.reach))
+
+
+@pytest.mark.parametrize("layers", [4, 9, 15])
+def test_dilations_that_double_read_a_whole_sequence(layers):
+    assert ConvolutionBackbone(layers=layers, kernel=3, cycle=layers).reach == 2**layers - 1
+
+
 def test_flops_are_those_that_torch_counts():
     from torch.utils.flop_counter import FlopCounterMode
 
