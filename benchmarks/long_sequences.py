@@ -72,8 +72,14 @@ def measure(backbone: str, length: int, training: bool) -> dict[str, Any]:
     return {"bytes": resident(peak=True) - before, "seconds": min(times), "weights": weights}
 
 
+def apart(*row: Any) -> dict[str, Any]:
+    """Return what `measure` does, in a process of its own, forked because importing takes longer than most rows."""
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        return pool.submit(limited, *row).result()
+
+
 def limited(*row: Any) -> dict[str, Any]:
-    """Return what `measure` does; more than half of the free memory raises a `RuntimeError` in this process."""
+    """Return what `measure` does; this process may take half of the free memory, beyond which torch raises an error."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as in training
     resource.setrlimit(resource.RLIMIT_DATA, (resident() + free_memory() // 2,) * 2)
@@ -150,9 +156,7 @@ def main() -> None:
             row = (backbone, length, training)
             if row in done or expected(found["rows"], backbone, length, training) > given.seconds:
                 continue
-            # Forked, because importing takes longer than most rows; the child's peak starts at what it shares.
-            with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-                measured = pool.submit(limited, *row).result()
+            measured = apart(*row)
             found["rows"].append({"backbone": backbone, "length": length, "training": training, **measured})
             write_json(RESULT, found)
             print(f"  {row}: {measured}", flush=True)

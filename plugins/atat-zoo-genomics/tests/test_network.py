@@ -107,6 +107,7 @@ def test_a_position_reads_as_far_as_the_backbone_says(layers, kernel, cycle, bot
 @pytest.mark.parametrize("layers", [4, 9, 15])
 def test_dilations_that_double_read_a_whole_sequence(layers):
     assert ConvolutionBackbone(layers=layers, kernel=3, cycle=layers).reach == 2**layers - 1
+    assert ConvolutionBackbone().reach == 36  # as README.md says
 
 
 def test_flops_are_those_that_torch_counts():
