@@ -34,7 +34,7 @@ from tests.drawn import drawn_batch
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "long-sequences.md"
 RESULT, FIGURE = PAGE.with_suffix(".json"), PAGE.with_suffix(".svg")
-LENGTHS = (1024, 4096, 16_384, 32_768, 131_072)
+LENGTHS = (1024, 4096, 8192, 16_384, 32_768, 131_072)
 VOCABULARY, REPEATED = (
     258,
     8192,
