@@ -146,7 +146,7 @@ def main() -> None:
     """Measure the missing rows, save each, print the table, and with `--draw` write the curves."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
-    parser.add_argument("--seconds", type=float, default=120, help="limit of the expected processor time of a row")
+    parser.add_argument("--seconds", type=float, default=15, help="limit of the expected processor time of a row")
     parser.add_argument("--draw", action="store_true", help="write the curves")
     given, _ = parser.parse_known_args()
     found = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {"machine": machine(), "rows": []}
