@@ -46,7 +46,7 @@ $(VENV)/installed-test: $(VENV)/installed $(wildcard plugins/*/pyproject.toml)
 
 # Packages whose components the zoo's tests do not try, in an environment that also sees the libraries in .venv. The
 # package with the slowest tests is the first.
-WITH_COMPONENTS = atat-zoo-checkpoints atat-zoo-transformers atat-zoo-genomics atat-zoo-code atat-zoo-images atat-zoo-learned-curriculum atat-zoo-lm-eval
+WITH_COMPONENTS = atat-zoo-checkpoints atat-zoo-transformers atat-zoo-genomics atat-zoo-code atat-zoo-images atat-zoo-audio atat-zoo-learned-curriculum atat-zoo-lm-eval
 LIBRARIES = import sysconfig; print(sysconfig.get_path("purelib"))
 $(VENV)-plugins/installed: $(VENV)/installed-test
 	$(PYTHON) -m venv $(VENV)-plugins

@@ -38,6 +38,7 @@ GROUPS = (
     ("evaluation/results", "studies"),
     ("training",),
     ("experiment", "registry", "system"),
+    ("atat-zoo-audio",),
     ("atat-zoo-checkpoints",),
     ("atat-zoo-code",),
     ("atat-zoo-genomics",),
