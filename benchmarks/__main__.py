@@ -15,6 +15,7 @@ NAMES = (
     "stream",
     "readers",
     "step_time",
+    "sequence_length",
     "ranks",
     "ranks_evaluation",
     "evaluation_overhead",

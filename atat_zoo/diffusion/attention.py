@@ -1,15 +1,19 @@
 """Attention with a fast kernel for the device and dtype. Shapes: B rows, H heads, Q queries, K keys, head width D."""
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# In bf16 on a CPU, PyTorch's fused kernel is made for long texts: up to this many keys, products of whole matrices take
-# a fraction of its time, above all in the backward pass. In float32 the difference is small.
-SHORT = 512
+# In bf16 on a CPU, products of whole matrices take a fraction of the time of PyTorch's fused kernel for several rows of
+# up to SHORT keys, and for at least MANY queries, except in causal attention. In float32 the difference is small.
+SHORT, MANY = 512, 128
+# Beyond SHORT keys, they keep at most WEIGHTS attention weights, 64 MB, for the backward pass. If a batch has more, it
+# computes them again, which takes a third longer but keeps as little as the fused kernel.
+WEIGHTS = 1 << 25
 
 
 # Whether a query sees a key, bool, given the indices of row, head, query and key, which are broadcast.
@@ -57,12 +61,29 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = 
         attended = flex_attention(q, k, v, block_mask=mask)
         assert isinstance(attended, Tensor)  # with other arguments, it returns a tuple
         return attended
-    short = q.device.type == "cpu" and q.dtype is torch.bfloat16 and len(q) > 1 and k.shape[2] <= SHORT
-    if not short:
+    (rows, heads, queries, _), keys = q.shape, k.shape[2]
+    weights, short = heads * queries * keys, rows > 1 and keys <= SHORT
+    many = queries >= MANY and weights <= WEIGHTS and not causal and not torch.compiler.is_compiling()
+    if not (q.device.type == "cpu" and q.dtype is torch.bfloat16 and (short or many)):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
     if causal:
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
+    return (_by_products if short or rows * weights <= WEIGHTS else _recomputed)(q, k, v, mask)
+
+
+def _recomputed(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Return what `_by_products` returns; the backward pass computes WEIGHTS weights at a time again."""
+    from torch.utils.checkpoint import checkpoint  # takes half a second
+
+    rows = WEIGHTS // (q.shape[1] * q.shape[2] * k.shape[2])
+    masks = repeat(mask) if mask is None or mask.ndim < 4 or len(mask) == 1 else mask.split(rows)
+    parts = zip(q.split(rows), k.split(rows), v.split(rows), masks, strict=False)
+    options = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(_by_products, *part, **options) for part in parts])
+
+
+def _by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
     if mask is not None:
         # Adding a bias is faster than filling in −∞.
         scores = scores + torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, -torch.inf)
