@@ -87,4 +87,4 @@ def _by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor
     if mask is not None:
         # Adding a bias is faster than filling in −∞.
         scores = scores + torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, -torch.inf)
-    return scores.softmax(-1).to(v.dtype) @ v
+    return scores.softmax(-1, dtype=v.dtype) @ v
