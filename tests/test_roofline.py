@@ -5,7 +5,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.kernels import Work, handed, kernels
-from benchmarks.roofline import Device, Step
+from benchmarks.roofline import Device, Step, main
 
 N, D = 4096, 512  # float32: X bytes a tensor [N, D]
 X = 4 * N * D
@@ -50,6 +50,13 @@ def test_what_is_handed_to_the_backward_graph_is_counted_once_and_with_all_of_it
     graph = make_fx(function)(torch.randn(N, D), torch.randn(D, D))
     # The first is an output of its own, the second an input.
     assert handed(graph, 1) == X + 4 * N
+
+
+def test_an_eager_step_has_the_attention_kernel_of_a_gpu(capsys):
+    main(["--eager", "--top", "1000", "backbone.layers=1"])
+    printed = capsys.readouterr().out
+    assert "aten._scaled_dot_product_flash_attention" in printed
+    assert "aten._softmax" not in printed
 
 
 @pytest.mark.slow
