@@ -1,6 +1,6 @@
 """Attention with a fast kernel for the device and dtype. Shapes: B rows, H heads, Q queries, K keys, head width D."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
@@ -76,10 +76,11 @@ def _recomputed(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     from torch.utils.checkpoint import checkpoint  # takes half a second
 
     rows = WEIGHTS // (q.shape[1] * q.shape[2] * k.shape[2])
-    masks = repeat(mask) if mask is None or mask.ndim < 4 or len(mask) == 1 else mask.split(rows)
+    masks: Iterable[Tensor | None] = repeat(mask)
+    if mask is not None and mask.ndim == 4 and len(mask) > 1:
+        masks = mask.split(rows)
     parts = zip(q.split(rows), k.split(rows), v.split(rows), masks, strict=False)
-    options = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(_by_products, *part, **options) for part in parts])
+    return torch.cat([checkpoint(_by_products, *p, use_reentrant=False, preserve_rng_state=False) for p in parts])
 
 
 def _by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
