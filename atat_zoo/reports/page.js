@@ -222,8 +222,10 @@ function texts() {
     host,
   ];
 }
+// Whether a recorded text is indented, as code is, which then has a font of fixed width.
+const indented = (recorded) => Boolean(recorded?.texts.some(({ tokens }) => /\n(\t| {4})/.test(tokens.join(""))));
 // The attributes of the tokens of a text, or of a picture's pixels, which have colours.
-const grid = (picture) => ({ class: picture ? "tokens picture" : "tokens", style: picture ? { "--columns": picture.columns } : {} });
+const grid = (picture, recorded) => ({ class: `tokens ${picture ? "picture" : indented(recorded) ? "code" : ""}`, style: picture ? { "--columns": picture.columns } : {} });
 const isLabel = (picture, i) => Boolean(picture && i < picture.first);
 const colouring = (picture, token) => (picture?.colours[token] ? { "--colour": picture.colours[token] } : {});
 function range(values) {
@@ -264,7 +266,7 @@ function oneText(again) {
     const [low, high] = key ? scales[key] : [0, 0], values = one[key]?.[place.rate];
     const heat = (value) => (value === null || value === undefined || high <= low ? 0 : (value - low) / (high - low));
     const paragraph = el("p", {
-      ...grid(recorded.picture), role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys select a token`,
+      ...grid(recorded.picture, recorded), role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys select a token`,
       on: {
         pointerover: point, click: point,
         keydown: (event) => {
@@ -444,7 +446,7 @@ function replay() {
     const masked = now.tokens.filter((token) => token === null).length;
     return el("div", { class: "sampler" }, el("h3", { dir: "auto" }, sampler.name),
       el("p", { class: "note", dir: "auto" }, `decoding step ${Math.min(place.at, of)} of ${of}, ${count(masked, "masked token")}${settings.length ? ` · ${settings.join(", ")}` : ""}`),
-      el("p", { ...grid(picture), dir: "auto" }, ...tokens));
+      el("p", { ...grid(picture, runs()[place.run].text), dir: "auto" }, ...tokens));
   };
   const stage = el("div", { class: "stage", tabindex: 0, role: "group", "aria-label": "Generation: space plays and pauses, arrow keys step", on: { keydown: (event) => {
     if (event.target !== stage) return;

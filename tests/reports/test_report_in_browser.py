@@ -33,6 +33,7 @@ def pages(tmp_path_factory):
         "short": [make(root / "runs" / "short", lines=1)],
         "long": [make(root / "runs" / "long", lines=10_000)],
         "picture": [make(root / "runs" / "picture", words=PIXELS, picture=GRID)],
+        "code": [make(root / "runs" / "code", words=["def f(x):", "\n", "    ", "return", " x"])],
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
     written = {name: collect(each) for name, each in runs.items()} | {"study": study_data.of_study(CONFIRM)}
@@ -160,6 +161,13 @@ def test_a_picture_is_a_grid_of_its_colours(browser, pages):
         assert sample.locator("span").all_text_contents() == PIXELS
         assert [each[2] for each in sample.evaluate(drawn)[1:]] == [colour for *_, colour in pixels]
         assert [each[0] for each in sample.evaluate(drawn)] == [each[0] for each in (label, *pixels)]
+
+
+def test_indented_text_has_a_font_of_fixed_width(browser, pages):
+    for name, fixed in (("code", True), ("one", False)):
+        with opened(browser, pages / f"{name}.html") as page:
+            for panel in page.locator("#text .tokens, #replay .tokens").all():
+                assert ("monospace" in panel.evaluate("(each) => getComputedStyle(each).fontFamily")) == fixed
 
 
 def test_the_replay_by_keyboard_and_mouse(browser, pages):
