@@ -27,10 +27,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--sections", nargs="+", metavar="ID", help="take only these sections of the page")
+    parser.add_argument("--text", default="1", help="number of the held-out text in these sections")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given, _ = parser.parse_known_args()
     if given.sections:
-        sections(given.run, given.sections, given.folder)
+        sections(given.run, given.sections, given.text, given.folder)
         return
     with chromium() as browser:
         for name, (scheme, medium, width, height) in VIEWS.items():
@@ -48,7 +49,7 @@ def main() -> None:
             print(f"  {name}: {', '.join(f'{len(each) / 1000:.0f} kB' for each in written)}")
 
 
-def sections(run: Path, names: list[str], folder: Path) -> None:
+def sections(run: Path, names: list[str], text: str, folder: Path) -> None:
     """Write report.png and report-phone.png with these sections of a run's page."""
     hidden = "".join(f":not(#{name})" for name in names)
     with chromium() as browser:
@@ -57,6 +58,7 @@ def sections(run: Path, names: list[str], folder: Path) -> None:
             page.goto((run / "report.html").resolve().as_uri())
             page.wait_for_selector("html[data-drawn]", state="attached")
             page.add_style_tag(content=f"header, footer, #licences, section{hidden} {{ display: none }}")
+            page.locator("#text select").select_option(label=text)
             if "replay" in names:
                 page.locator("#replay input").evaluate(REPLAY)
             page.screenshot(path=folder / f"{name}.png", full_page=True)
