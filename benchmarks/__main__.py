@@ -42,6 +42,7 @@ STUDIES = (
     "speculative",
     "paces",
     "streams",
+    "joints",
     "study_figure",
     "study_pages",
     "study_samples",

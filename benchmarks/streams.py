@@ -5,7 +5,8 @@ to K have no left context, so that its NLL per token should exceed that of one s
 cold start. The law is fitted by least squares to arms of the study `sets_512`, and predicts the excess that was
 measured for other numbers of streams or at other lengths; its intervals are bootstrap percentiles over sequences.
 `--runs` also measures, on the trained runs, the NLL by position of a stream, relative to the autoregressive model at
-the same positions of the text, and the NLL of one model for all numbers of streams relative to models of one number.
+the same positions of the text, the NLL of one model for all numbers of streams relative to models of one number, and
+that of masked diffusion by the number of steps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import sys
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -24,17 +25,20 @@ import torch
 from atat_zoo.evaluation.results.format import change
 from atat_zoo.evaluation.results.intervals import interval, paired, percent, resampled
 
+if TYPE_CHECKING:
+    from atat_zoo.generation.model import Model
+
 STUDIES = Path(__file__).parents[1] / "docs" / "studies"
 RESULT = STUDIES.parent / "results" / "streams.json"
 FITTED, LENGTH = "sets_512", 512
-STREAMS = {"two_whole": 2, "four_whole": 4, "eight_whole": 8, "one": 1, "four_376": 4, "eight": 8}
+STREAMS = {"two_whole": 2, "four_whole": 4, "eight_whole": 8, "one": 1, "eight": 8}
 # The arms that a law is fitted to, all trained alike, and what it predicts: study, arm, its K and L.
 LAWS = {
     "whole": (("two_whole", "eight_whole"), (("sets_512", "four_whole", 4, 512),)),
     "gaps": (("one", "eight"), (("sets", "sets", 4, 64), ("sets_256", "sets_32", 8, 256))),
 }
 ONE_MODEL = "any_whole"
-BASE = "autoregressive"
+BASE, MASKED = "autoregressive", "mdlm"
 EDGE = 16  # tokens at the beginning and at the end of a stream
 
 
@@ -95,17 +99,27 @@ def by_position(run: Path, steps: int | None = None) -> torch.Tensor:
 
     It is that of the run's own position sets or, with `steps`, of as many streams as there are tokens per step.
     """
-    from atat_zoo.data.build import build
     from atat_zoo.generation.model import Model
     from atat_zoo.modeling.position_sets import StridedPositionSets
-    from atat_zoo.studies.run_measurement import text_of
 
     model = Model.from_run(run)
-    module, method = model.module.eval(), model.experiment.evaluation.bound
     if steps is not None:
-        module.sets = StridedPositionSets(stride=steps)
+        model.module.sets = StridedPositionSets(stride=steps)
+    return nats_of(model, *claim_half(model))
+
+
+def claim_half(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sequences of the claim half, and which of their tokens are evaluated, each [n, L]."""
+    from atat_zoo.data.build import build
+    from atat_zoo.studies.run_measurement import text_of
+
     _, tokens, maskable = text_of(build(model.experiment), "claim", 0)
-    found = []
+    return tokens, maskable
+
+
+def nats_of(model: Model, tokens: torch.Tensor, maskable: torch.Tensor) -> torch.Tensor:
+    """Return the NLL in nats of each position of these sequences, float64 [n, L]."""
+    module, method, found = model.module.eval(), model.experiment.evaluation.bound, []
     with torch.no_grad():
         for x, free in zip(tokens.split(16), maskable.split(16), strict=True):
             keys = torch.zeros(len(x), dtype=torch.int64)
@@ -141,6 +155,19 @@ def one_model(folder: Path, seed: int = 18) -> list[dict[str, Any]]:
         perplexities = [math.exp(float(nats.mean())) for nats in (ours, theirs)]
         found.append({"streams": streams, "perplexities": perplexities} | difference)
     return found
+
+
+def masked(folder: Path, seed: int = 18) -> dict[int, float]:
+    """Return by the number of decoding steps the nats per token of MDLM above those of one token per step.
+
+    In random order with equally many tokens per step, they follow from the model's loss by mask rate.
+    """
+    from atat_zoo.generation.model import Model
+
+    model = Model.from_run(folder / f"{MASKED}-seed{seed}")
+    losses = model.module.loss_by_mask_rate.losses(LENGTH, LENGTH)
+    mean = {steps: float(losses[LENGTH // steps :: LENGTH // steps].mean()) for steps in (64, 128, 256, LENGTH)}
+    return {steps: nats - mean[LENGTH] for steps, nats in mean.items()}
 
 
 def table_of(found: dict[str, Any]) -> str:
@@ -194,7 +221,7 @@ def main() -> None:
     found = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
     found["laws"] = {name: fit(*law) for name, law in LAWS.items()}
     if given.runs:
-        found |= {"positions": positions(given.runs), "one_model": one_model(given.runs)}
+        found |= {"positions": positions(given.runs), "one_model": one_model(given.runs), "masked": masked(given.runs)}
     print(table_of(found), law_of(found), one_model_table(found), sep="\n")
     if given.write:
         RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

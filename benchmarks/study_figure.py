@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,15 @@ def by_steps() -> list[dict[str, Any]]:
         for of, arms in TRAININGS.items()
         for arm in arms
     ]
-    together = json.loads(streams.RESULT.read_text(encoding="utf-8"))["one_model"]
-    plain = together[0]["perplexities"][1]
-    for each in together:
+    found = json.loads(streams.RESULT.read_text(encoding="utf-8"))
+    plain = found["one_model"][0]["perplexities"][1]
+    for each in found["one_model"]:
         steps, percent = streams.LENGTH // each["streams"], 100 * (each["perplexities"][0] / plain - 1)
         rows.append({"of": "one model for all of them", "steps": steps, "percent": percent})
-    return rows
+    for steps, nats in found["masked"].items():
+        percent = 100 * ((1 + excess[streams.MASKED] / 100) * math.exp(nats) - 1)
+        rows.append({"of": "masked diffusion (MDLM), random order", "steps": int(steps), "percent": percent})
+    return [*rows, {"of": "block diffusion, blocks of 8", "steps": streams.LENGTH, "percent": excess["block"]}]
 
 
 def of_speed() -> str:
