@@ -58,7 +58,8 @@ def sections(run: Path, names: list[str], text: str, folder: Path) -> None:
             page.goto((run / "report.html").resolve().as_uri())
             page.wait_for_selector("html[data-drawn]", state="attached")
             page.add_style_tag(content=f"header, footer, #licences, section{hidden} {{ display: none }}")
-            page.locator("#text select").select_option(label=text)
+            if "text" in names:
+                page.locator("#text select").select_option(label=text)
             if "replay" in names:
                 page.locator("#replay input").evaluate(REPLAY)
             page.screenshot(path=folder / f"{name}.png", full_page=True)
