@@ -25,13 +25,13 @@ from atat_zoo.registry import Context
 from benchmarks.pairs import interleave, quartiles
 from benchmarks.step_time import stepper
 from benchmarks.streams import BASE, STREAMS, claim_half, nats_of
+from benchmarks.strided import TOKEN_BY_TOKEN
 
 if TYPE_CHECKING:
     from atat_zoo.generation.text_generator import Generation
 
 ARMS = ("two_whole", "four_whole", "eight_whole")
 NEAR = 8  # tokens on either side of a joint
-TOKEN_BY_TOKEN = {"use": "semi_autoregressive", "block_size": 1, "block_sampler": "left_to_right"}  # caches keys
 
 
 def around(nats: torch.Tensor, streams: int) -> list[str]:

@@ -27,9 +27,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--sections", nargs="+", metavar="ID", help="take only these sections of the page")
-    parser.add_argument("--text", default="1", help="number of the held-out text in these sections")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--text", help="number of the held-out text in the section `text`")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the screenshots are written")
     given, _ = parser.parse_known_args()
+    if given.text and "text" not in (given.sections or ()):
+        parser.error("--text has no effect without `--sections text`; add it, or remove --text")
     if given.sections:
         sections(given.run, given.sections, given.text, given.folder)
         return
@@ -39,17 +41,17 @@ def main() -> None:
             page.emulate_media(media=medium)
             page.goto((given.run / "report.html").resolve().as_uri())
             page.wait_for_selector("html[data-drawn]", state="attached")
-            written = [page.screenshot(path=FOLDER / f"{name}.png")]
+            written = [page.screenshot(path=given.folder / f"{name}.png")]
             if name in ("light", "dark"):
                 page.locator("#replay input").evaluate(REPLAY)
                 box = page.locator("#replay").bounding_box()
                 clip = {"x": 0, "y": box["y"] + 1, "width": width, "height": box["height"] + 15}  # without its line
-                written.append(page.screenshot(path=FOLDER / f"replay-{name}.png", full_page=True, clip=clip))
+                written.append(page.screenshot(path=given.folder / f"replay-{name}.png", full_page=True, clip=clip))
             page.close()
             print(f"  {name}: {', '.join(f'{len(each) / 1000:.0f} kB' for each in written)}")
 
 
-def sections(run: Path, names: list[str], text: str, folder: Path) -> None:
+def sections(run: Path, names: list[str], text: str | None, folder: Path) -> None:
     """Write report.png and report-phone.png with these sections of a run's page."""
     hidden = "".join(f":not(#{name})" for name in names)
     with chromium() as browser:
@@ -58,7 +60,7 @@ def sections(run: Path, names: list[str], text: str, folder: Path) -> None:
             page.goto((run / "report.html").resolve().as_uri())
             page.wait_for_selector("html[data-drawn]", state="attached")
             page.add_style_tag(content=f"header, footer, #licences, section{hidden} {{ display: none }}")
-            if "text" in names:
+            if text:
                 page.locator("#text select").select_option(label=text)
             if "replay" in names:
                 page.locator("#replay input").evaluate(REPLAY)

@@ -6,6 +6,7 @@ Torch, Composer and the zoo are imported once, and each package is tested in a f
 import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 
@@ -31,15 +32,16 @@ def main():
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     import_module("tests.preloaded")
     waiting, running, failed = sys.argv[1:], {}, []
-    while waiting or running:
-        while waiting and len(running) < 2:
-            name, output = waiting.pop(0), tempfile.TemporaryFile()  # noqa: SIM115
-            running[begin(name, output)] = name, output
-        pid, status = os.wait()
-        name, output = running.pop(pid)
-        output.seek(0)
-        print(name, output.read().decode(errors="replace"), sep="\n", flush=True)
-        failed += [name] if status else []
+    with ExitStack() as outputs:
+        while waiting or running:
+            while waiting and len(running) < 2:
+                name, output = waiting.pop(0), outputs.enter_context(tempfile.TemporaryFile())
+                running[begin(name, output)] = name, output
+            pid, status = os.wait()
+            name, output = running.pop(pid)
+            output.seek(0)
+            print(name, output.read().decode(errors="replace"), sep="\n", flush=True)
+            failed += [name] if status else []
     sys.exit(f"tests failed: {', '.join(failed)}" if failed else 0)
 
 

@@ -352,15 +352,15 @@ function samples() {
   const those = runs().filter((run) => run.samples);
   return those.flatMap((run) => [runs().length > 1 ? el("h3", { dir: "auto" }, run.name) : null,
     run.sampler ? el("p", { class: "note", dir: "auto" }, `Sampler: ${run.sampler}.`) : null,
-    ...sampled(run.text?.picture ?? run.replay?.picture, run.samples)]);
+    ...written(run.text?.picture ?? run.replay?.picture, run.samples)]);
 }
 // Samples as pictures if the run has a picture, otherwise as text. In a written picture, colours follow the labels.
-function sampled(picture, written) {
+function written(picture, samples) {
   const region = (tag, ...inner) => [el(tag, { dir: "auto", tabindex: 0, role: "region", "aria-label": "Samples", class: picture ? "pictures" : null }, ...inner)];
-  if (!picture) return region("pre", written);
+  if (!picture) return region("pre", samples);
   const names = Object.keys(picture.colours).map((name) => name.replace(/[^\p{L}\p{N}]/gu, (sign) => `\\u{${sign.codePointAt(0).toString(16)}}`));
   const pixel = new RegExp(`(${names.join("|")})`, "u");
-  return region("div", ...written.split(/\n+/).map((line) => el("p", grid(picture), ...line.split(pixel).filter(Boolean).map((token) =>
+  return region("div", ...samples.split(/\n+/).map((line) => el("p", grid(picture), ...line.split(pixel).filter(Boolean).map((token) =>
     el("span", { class: pixel.test(token) ? null : "label", style: colouring(picture, token) }, token)))));
 }
 function folded(title, ...inner) {

@@ -7,12 +7,13 @@ import statistics
 from pathlib import Path
 
 import pytest
+import torch
 
 from atat_zoo import studies as study
 from atat_zoo.evaluation.results.format import change
 from atat_zoo.studies import markdown
 from atat_zoo.studies.differences import shown
-from benchmarks import streams, study_figure, study_samples
+from benchmarks import joints, streams, study_figure, study_samples
 from tests.studies import figures
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,14 @@ def test_the_tables_of_streams_say_what_was_measured():
     known = {each["arm"]: each["sequences"]["nats_per_token"] for each in RESULTS[streams.FITTED]["comparisons"]}
     for law in laws.values():
         assert law["excess"] == pytest.approx({arm: known[arm] for arm in law["excess"]}, abs=1e-5)
+
+
+def test_tokens_around_joints_are_compared_with_the_others_of_a_text():
+    nats = torch.ones(3, 512)
+    nats[:, [128 * k + i for k in (1, 2, 3) for i in range(8)]] = 3.0  # after joints
+    nats[:, [128 * k - i for k in (1, 2, 3) for i in range(1, 9)]] = 1.5
+    nats[:, [*range(8), *range(504, 512)]] = 100.0  # the text's own ends
+    assert joints.around(nats, 4) == ["+0.50 [+0.50, +0.50]", "+2.00 [+2.00, +2.00]"]
 
 
 # Under this line is a table: what is to be written; what is paid for it by the bound of the baseline, and along turns

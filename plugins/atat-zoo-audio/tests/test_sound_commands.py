@@ -10,7 +10,6 @@ from atat_zoo_audio.mu_law import levels_of, text_of
 from atat_zoo_audio.recordings import SCALE, read_wav, write_wav
 from atat_zoo_audio.sound_models import bits_per_sample, inpainted, load_run, sound_at, sounds_of
 from atat_zoo_audio.spectrogram import GAP_COLOUR, spectrogram, write_spectrograms
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -22,16 +21,9 @@ from atat_zoo.experiment import load
 from atat_zoo.reports.report_records import compute
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import untrained_models
+from atat_zoo.testing.invoked_commands import invoke
 
 MODEL = untrained()
-
-
-def invoke(*words):
-    found = CliRunner().invoke(main, [*map(str, words)])
-    if isinstance(found.exception, UserError):
-        raise found.exception
-    assert found.exit_code == 0, found.output
-    return found.output
 
 
 def test_the_experiments_have_the_same_size_and_the_same_training():
@@ -45,7 +37,7 @@ def test_the_experiments_have_the_same_size_and_the_same_training():
 
 
 def test_generated_sounds_are_wav_files_with_samples_of_the_levels(run, tmp_path):
-    said = invoke("generate", run, "--num-samples", 3, "--out", tmp_path / "new")
+    said = invoke(main, "generate", run, "--num-samples", 3, "--out", tmp_path / "new")
     assert said == f"wrote {tmp_path / 'new'}: 1.wav, 2.wav, 3.wav and spectrograms.png\n"
     model, rate = load_run(run)
     assert rate == 2000
@@ -96,7 +88,7 @@ def test_the_seed_chooses_the_fill_and_a_sample_is_the_centre_of_its_level():
 def test_an_inpainted_file_keeps_its_samples(run, tmp_path):
     write_wav(tmp_path / "a.wav", tone(100), 2000)
     words = ("--gap", 40, 60, "--num-samples", 2, "--out", tmp_path)
-    assert "original.wav, gap.wav, 1.wav, 2.wav and" in invoke("inpaint", run, tmp_path / "a.wav", *words)
+    assert "original.wav, gap.wav, 1.wav, 2.wav and" in invoke(main, "inpaint", run, tmp_path / "a.wav", *words)
     original, gap, *fills = (read_wav(tmp_path / f"{name}.wav", 2000) for name in ("original", "gap", "1", "2"))
     assert np.array_equal(original, tone(100))
     assert (gap[40:60] == 0).all()
@@ -175,7 +167,7 @@ def test_the_evaluation_compares_runs_with_the_noise(run, tmp_path):
         settings = {"split": "validation", "mask_samples": 1, "seed": 17}
         whole, gap = (bits_per_sample(load_run(each)[0], each, gap=part, **settings) for part in (False, True))
         found |= {(str(each), name): (whole[name], gap[name]) for name in whole}
-    said = invoke("evaluate", run, rows, "--mask-samples", 1, "--split", "validation")
+    said = invoke(main, "evaluate", run, rows, "--mask-samples", 1, "--split", "validation")
     assert said.startswith(table(found))
     assert "| left to right, exact |" in said
     noise = experiment().parts["corpus"].noise_bits("validation", 64).mean()
@@ -235,16 +227,16 @@ def test_mistakes(run, tmp_path):
         (("generate", run, "--out", run / "resolved.toml"), "cannot be written .* pass another folder to --out"),
     ):
         with pytest.raises(UserError, match=message):
-            invoke(*words)
+            invoke(main, *words)
     for length, gap in ((63, (0, 9)), (90, (5, 70))):
         with pytest.raises(UserError, match="at most 64 apart, for a sound of 64 samples or more"):
             inpainted(MODEL, tone(length), gap, 1)
     (tmp_path / "spectrograms.png").mkdir()
     with pytest.raises(UserError, match=r"spectrograms.png cannot be written"):
-        invoke("generate", run, "--num-samples", 1, "--out", tmp_path)
+        invoke(main, "generate", run, "--num-samples", 1, "--out", tmp_path)
     untrained("melodies", "tokenizer.use=bytes", folder=tmp_path / "bytes")
     text = load(str(EXPERIMENTS / "melodies.toml"), [*NETWORK, "corpus.use=sotu"])
     untrained_models.untrained(text, tmp_path / "text")
     for folder in ("bytes", "text"):
         with pytest.raises(UserError, match=r"is not a model of sounds; pass a run with tokenizer.use"):
-            invoke("generate", tmp_path / folder)
+            invoke(main, "generate", tmp_path / folder)

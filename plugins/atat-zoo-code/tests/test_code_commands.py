@@ -5,13 +5,13 @@ import math
 import pytest
 from atat_zoo_code import python_library
 from atat_zoo_code.__main__ import class_table, infilling_tables, main
-from click.testing import CliRunner
 from code_models import EXPERIMENTS, NAMES, untrained
 
 from atat_zoo import Model, training
 from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.experiment import load
 from atat_zoo.system.errors import UserError
+from atat_zoo.testing.invoked_commands import invoke
 
 BANDS = ("1-4 tokens", "5-8 tokens")
 TINY = ("backbone.layers=1", "train.steps=4", "train.batch_size=8", "evaluation.sequences=8")
@@ -91,17 +91,9 @@ def runs(tmp_path_factory):
     return folder
 
 
-def invoke(*words):
-    found = CliRunner().invoke(main, [*map(str, words)])
-    if isinstance(found.exception, UserError):
-        raise found.exception
-    assert found.exit_code == 0, found.output
-    return found.output
-
-
 def test_infill_compares_runs_and_saves_their_scores(runs):
     paths = [runs / name for name in NAMES]
-    out = invoke("infill", *paths, "--lines", 6)
+    out = invoke(main, "infill", *paths, "--lines", 6)
     rows = [line.split(" | ")[:3] for line in out.split("\n\n")[0].splitlines()[2:]]
     assert [(row[0].rpartition("/")[2], row[1], row[2]) for row in rows] == [
         ("code", "both sides", "6"),
@@ -112,11 +104,11 @@ def test_infill_compares_runs_and_saves_their_scores(runs):
     ]
     assert "—" not in out
     assert all(list((path / "evaluations").glob("task-line_infilling*.json")) for path in paths)
-    assert invoke("infill", *paths, "--lines", 6) == out
+    assert invoke(main, "infill", *paths, "--lines", 6) == out
 
 
 def test_classes_of_a_run(runs):
-    out = invoke("classes", runs / "code", "--sequences", 5, "--seed", 3)
+    out = invoke(main, "classes", runs / "code", "--sequences", 5, "--seed", 3)
     assert out.splitlines()[0].endswith("code: importance |")
     assert [line.split(" | ")[0] for line in out.splitlines()[2:]] == [
         "| keywords",
@@ -127,12 +119,12 @@ def test_classes_of_a_run(runs):
         "| comments",
         "| white space",
     ]
-    assert "importance" not in invoke("classes", runs / "code_autoregressive", "--sequences", 5)
+    assert "importance" not in invoke(main, "classes", runs / "code_autoregressive", "--sequences", 5)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(UserError, match="nowhere"):
-        invoke("infill", tmp_path / "nowhere")
+        invoke(main, "infill", tmp_path / "nowhere")
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +142,7 @@ def test_a_shipped_experiment_trains_and_is_evaluated(name, shared, monkeypatch)
     model = Model.from_run(shared / name)
     assert model.step == 4
     assert model.tokenizer.vocabulary_size == 2048
-    out = invoke("infill", shared / name, "--lines", 8)
+    out = invoke(main, "infill", shared / name, "--lines", 8)
     assert out.count("| 8 |") == (1 if name == "code_autoregressive" else 2)
 
 

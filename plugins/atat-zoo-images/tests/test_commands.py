@@ -8,7 +8,6 @@ from atat_zoo_images.picture_files import MASKED, hidden_pixels, ids_of_file, rg
 from atat_zoo_images.picture_models import inpainted, picture_ids, samples_of
 from atat_zoo_images.picture_quality import Bits, Quality, bits_per_dimension, classifier, quality, tables
 from atat_zoo_images.pixel_tokenizer import GREYS, PixelsModel
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pictures import untrained, write_pictures
@@ -17,6 +16,7 @@ from PIL import Image
 from atat_zoo import Model
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.backbone_checks import randomised
+from atat_zoo.testing.invoked_commands import invoke
 
 GREY = PixelsModel([GREYS[0], GREYS[100], GREYS[255], "<a>"])
 
@@ -31,14 +31,6 @@ def run(tmp_path_factory):
         yield folder
 
 
-def invoke(*words):
-    found = CliRunner().invoke(main, [*map(str, words)])
-    if isinstance(found.exception, UserError):
-        raise found.exception
-    assert found.exit_code == 0, found.output
-    return found.output
-
-
 @pytest.fixture
 def half(tmp_path):
     """A mask picture whose lower half is white."""
@@ -50,11 +42,13 @@ def half(tmp_path):
 
 def test_a_grid_has_a_row_for_each_class(run, tmp_path):
     out = tmp_path / "new" / "a.png"
-    assert "3 pictures of each of 10 classes" in invoke("generate", run / "digits", "--num-samples", 3, "--out", out)
+    assert "3 pictures of each of 10 classes" in invoke(
+        main, "generate", run / "digits", "--num-samples", 3, "--out", out
+    )
     with Image.open(out) as image:
         assert image.size == (3 * 68 + 4, 10 * 68 + 4)
     words = ("generate", run / "rows", "--num-samples", 2, "--class", 7, "--class", 3, "--guidance", 1, "--out", out)
-    assert "2 pictures of each of 2 classes" in invoke(*words)
+    assert "2 pictures of each of 2 classes" in invoke(main, *words)
     with Image.open(out) as image:
         assert image.size == (2 * 68 + 4, 2 * 68 + 4)
 
@@ -110,7 +104,7 @@ SMALL_MODEL = untrained()
 
 def test_the_inpainted_picture_keeps_the_given_half(run, half, tmp_path):
     out = tmp_path / "a.png"
-    said = invoke("inpaint", run / "digits", 5, "--mask", half, "--num-samples", 4, "--out", out)
+    said = invoke(main, "inpaint", run / "digits", 5, "--mask", half, "--num-samples", 4, "--out", out)
     assert "its mask of 32 pixels, and 4 fills" in said
     with Image.open(out) as image:
         found = np.asarray(image)[4:68]
@@ -201,7 +195,9 @@ def test_the_tables_by_hand():
 
 
 def test_the_evaluation_compares_runs(run):
-    said = invoke("evaluate", run / "digits", run / "rows", "--num-samples", 1, "--mask-samples", 1, "--split", "test")
+    said = invoke(
+        main, "evaluate", run / "digits", run / "rows", "--num-samples", 1, "--mask-samples", 1, "--split", "test"
+    )
     assert f"| {run / 'digits'} |" in said
     assert "| left to right, exact |" in said
     assert "of 180 real pictures" in said
@@ -224,17 +220,17 @@ def test_mistakes(run, half, tmp_path):
         ),
     ):
         with pytest.raises(UserError, match=message):
-            invoke(*words)
+            invoke(main, *words)
     Image.new("L", (8, 8), 128).save(tmp_path / "light.png")
     assert all(hidden_pixels(tmp_path / "light.png", 8))
     Image.new("L", (8, 8), 127).save(tmp_path / "dark.png")
     with pytest.raises(UserError, match="has no light pixels; paint the pixels to generate white"):
         hidden_pixels(tmp_path / "dark.png", 8)
     with pytest.raises(UserError, match=r"have no label; train with corpus.label = true"):
-        invoke("generate", unlabelled(tmp_path / "bare"))
+        invoke(main, "generate", unlabelled(tmp_path / "bare"))
     untrained("tokenizer.use=bytes", "corpus.use=sotu", folder=tmp_path / "text")
     with pytest.raises(UserError, match="is not a model of pictures; pass a run"):
-        invoke("generate", tmp_path / "text")
+        invoke(main, "generate", tmp_path / "text")
 
 
 def unlabelled(folder):
