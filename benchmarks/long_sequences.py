@@ -29,16 +29,14 @@ from atat_zoo.registry import Context
 from atat_zoo.system.environment import machine
 from atat_zoo.system.machine import free_memory
 from atat_zoo.training.memory import keep_freed_memory
-from benchmarks.pairs import forget_peak, resident, seconds
+from benchmarks.pairs import forget_peak, release_freed_memory, resident, seconds
 from tests.drawn import drawn_batch
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "long-sequences.md"
 RESULT, FIGURE = PAGE.with_suffix(".json"), PAGE.with_suffix(".svg")
 LENGTHS = (1024, 4096, 8192, 16_384, 32_768, 131_072)
-VOCABULARY, REPEATED = (
-    258,
-    8192,
-)  # of bytes; a shorter sequence is repeated up to so many tokens, and the fastest counts
+VOCABULARY = 258  # of bytes
+REPEATED = 8192  # a shorter sequence is repeated up to so many tokens, and the fastest counts
 # 17 dilations of kernel 3 read 2¹⁷ − 1 tokens on each side, the longest sequence.
 BACKBONES = {
     "gated_convolution": "layers=17 width=64 kernel=3 cycle=17",
@@ -81,6 +79,7 @@ def apart(*row: Any) -> dict[str, Any]:
 def limited(*row: Any) -> dict[str, Any]:
     """Return what `measure` does; this process may take half of the free memory, beyond which torch raises an error."""
     torch.set_num_threads(1)
+    release_freed_memory()  # of the parent, which would hide the memory of the row
     keep_freed_memory()  # as in training
     resource.setrlimit(resource.RLIMIT_DATA, (resident() + free_memory() // 2,) * 2)
     return measure(*row)
