@@ -302,6 +302,7 @@ function oneText(again) {
       selection("run", those, place.run, (i) => { place.run = i; place.token = null; again(); }),
       selection("text", recorded.texts.map((_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; place.token = null; again(); }),
       several ? el("label", {}, "mask rate", slider, output) : null),
+    image(recorded.images[place.text]),
     pair,
     one.importance ? null : el("p", { class: "note" }, "This run has no importance estimator, so all tokens have the same importance."),
     readout,
@@ -311,6 +312,9 @@ function oneText(again) {
   showPair();
   return made.filter((each) => each);
 }
+
+// The image of a text as a whole, if its tokenizer draws one.
+const image = (one, when = "") => (one ? el("figure", {}, el("img", { src: `data:image/png;base64,${one.png}`, alt: one.said }), el("figcaption", { dir: "auto" }, when + one.said)) : null);
 
 function importance() {
   const drawn = runs().flatMap((run) => run.figures.map((one) => el("figure", {},
@@ -434,7 +438,7 @@ function replay() {
     output.textContent = `decoding step ${place.at} of ${last()}`;
     panels.replaceChildren(...recorded().samplers.map(sampled));
   };
-  const sampled = (sampler) => {
+  const sampled = (sampler, number) => {
     const one = sampler.texts[place.text], of = sampler.evaluations[place.text] ?? 0;
     if (!one) return "";
     const now = stateAt(one, place.at), share = (value) => (top > 0 ? value / top : 0);
@@ -446,7 +450,8 @@ function replay() {
     const masked = now.tokens.filter((token) => token === null).length;
     return el("div", { class: "sampler" }, el("h3", { dir: "auto" }, sampler.name),
       el("p", { class: "note", dir: "auto" }, `decoding step ${Math.min(place.at, of)} of ${of}, ${count(masked, "masked token")}${settings.length ? ` · ${settings.join(", ")}` : ""}`),
-      el("p", { ...grid(picture, runs()[place.run].text), dir: "auto" }, ...tokens));
+      el("p", { ...grid(picture, runs()[place.run].text), dir: "auto" }, ...tokens),
+      image(recorded().images[number]?.[place.text], "After the last step. "));
   };
   const stage = el("div", { class: "stage", tabindex: 0, role: "group", "aria-label": "Generation: space plays and pauses, arrow keys step", on: { keydown: (event) => {
     if (event.target !== stage) return;

@@ -134,7 +134,8 @@ def _record_replay(model: Model, run: str | Path, progress: Progress | None) -> 
             progress(REPLAY, number, len(samplers))
         tables.append(replay_table(text_generator, sampler, number=REPLAYS, length=length, seed=seed))
     about = {"seed": seed, "length": length, "picture": picture, "uncertainty": "entropy", "unit": "nats"}
-    _write(run, REPLAY, model, {**about, "samplers": tables})
+    images = [table.pop("images") for table in tables]
+    _write(run, REPLAY, model, {**about, "samplers": tables, "images": images})
 
 
 def side_by_side(experiment: Experiment) -> list[Sampler]:

@@ -78,6 +78,13 @@ def _colours(value: Any) -> Table:
     return value
 
 
+def _png(value: Any) -> str:
+    """Return a PNG file in base64, or raise an error for a different value."""
+    if not base64.b64decode(value, validate=True).startswith(b"\x89PNG\r\n\x1a\n"):
+        raise TypeError
+    return _string(value)
+
+
 def _finite(value: Any) -> Any:
     return json.loads(json.dumps(_settings(value)), parse_constant=lambda _: None)
 
@@ -113,6 +120,8 @@ def record(declared: Any, value: Any, at: str = "") -> Any:
 _PICTURE = _or_none(  # null for text: the tokens from number `first` on are pixels, with the colours of their text
     {"first": _count, "columns": _refusing(lambda value: type(value) is int and value > 0), "colours": _colours}
 )
+# PNG files in base64 of the texts as a whole, such as spectrograms, with a description; none in older files
+_IMAGES = [_or_none({"said": _string, "png": _png})]
 _TOKENS = {
     "tokens": [_string],
     "maskable": [bool],
@@ -129,6 +138,7 @@ _TEXT = {  # report/text.json, beside its format
     "importance_depends_on_rate": bool,
     "picture": _PICTURE,
     "texts": [_TOKENS],
+    "images": _IMAGES,
 }
 _FRAME = {
     "evaluation": _count,  # network evaluations so far
@@ -146,6 +156,7 @@ _REPLAY = {  # report/replay.json, beside its format; the uncertainty is "entrop
     **{"step": _count, "seed": _count, "length": _count, "uncertainty": _string, "unit": _string},
     "picture": _PICTURE,
     "samplers": [_SAMPLER],
+    "images": [_IMAGES],  # of the finished texts of each sampler
 }
 # report/compare.json: what `atat compare --json` prints, with the `model_sum` of each run, beside its format. Of the
 # bounds of a run, only the first is used.
@@ -199,7 +210,7 @@ def kept(run: RunFolder, name: str) -> Table | None:
     try:
         table = from_json(read(path))
         if table["format"] == FORMAT:
-            return _whole(record(_KEPT[name], {"picture": None, **table}))
+            return _whole(record(_KEPT[name], {"picture": None, "images": [], **table}))
         problem = f"has format {clip(table['format'])}, not {FORMAT}"
     except FileNotFoundError:
         return None

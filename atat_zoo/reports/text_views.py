@@ -3,6 +3,7 @@
 Sizes: n texts of L tokens, S shown tokens, R mask rates; B generated texts, F frames per text, V predictable tokens.
 """
 
+import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -78,6 +79,7 @@ def text_table(
             }
             for row in range(len(tokens))
         ],
+        "images": images_of(model.tokenizer, tokens),
     }
 
 
@@ -143,6 +145,12 @@ def picture_grid(tokenizer: TokenizerModel, length: int) -> dict[str, Any] | Non
     return {"first": length - sum(map(len, rows)), "columns": len(rows[0]), "colours": known}
 
 
+def images_of(tokenizer: TokenizerModel, tokens: Tensor) -> list[dict[str, str] | None]:
+    """Return the image of each row of tokens, int64 [n, L], in base64 with its description; None without an image."""
+    found = [tokenizer.image(row) for row in tokens.tolist()]
+    return [each and {"said": each[0], "png": base64.b64encode(each[1]).decode()} for each in found]
+
+
 def _numbers(values: Tensor) -> list[float | None]:
     """Return rounded values [S], with None for NaN."""
     return [round(value, DIGITS) if value == value else None for value in values.tolist()]
@@ -176,7 +184,8 @@ def replay_table(
             given[position] = None
         texts.append({"start": given, "frames": frames})
     about = {"name": sampler.name, "settings": unstructure(sampler)}
-    return {**about, "evaluations": made.nfe.tolist(), "texts": texts}
+    images = images_of(text_generator.tokenizer, made.tokens)
+    return {**about, "evaluations": made.nfe.tolist(), "texts": texts, "images": images}
 
 
 def frames_of(trace: Iterable[dict[str, Any]], number: int) -> list[list[dict[str, Any]]]:

@@ -30,6 +30,8 @@ use = "exact_k"
 """
 ATAT = "documented/atat"
 CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
+# A PNG file with two grey pixels.
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAAAAADRSSBWAAAAC0lEQVR4nGNg+A8AAQIBAEK+vGgAAAAASUVORK5CYII="
 HOSTILE = (
     "</script><script>document.title = 'broken'</script>",
     "<img src=x onerror=\"document.title='broken'\">",
@@ -79,6 +81,7 @@ def make(
     seed=0,
     bound="nelbo",
     picture=None,
+    images=None,
 ):
     """Write a finished run of 450 steps that has recorded everything, and return its folder."""
     run, random_ = RunFolder(path), random.Random(seed)
@@ -105,8 +108,9 @@ def make(
     run.samples.write_text("".join(tokens) + "\n", encoding="utf-8")
     if report:
         more = {} if picture is None else {"picture": picture}  # absent in files of earlier versions
-        _json(run.report / "text.json", _text(tokens, steps[-1], estimator, random_) | more)
-        _json(run.report / "replay.json", _replay(tokens, steps[-1], random_) | more)
+        of_text, of_replay = ({}, {}) if images is None else ({"images": images}, {"images": [images]})
+        _json(run.report / "text.json", _text(tokens, steps[-1], estimator, random_) | more | of_text)
+        _json(run.report / "replay.json", _replay(tokens, steps[-1], random_) | more | of_replay)
     return path
 
 

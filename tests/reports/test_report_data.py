@@ -26,7 +26,7 @@ from atat_zoo.reports.report_data import collect
 from atat_zoo.reports.verdict import verdict
 from atat_zoo.system.errors import OmissionNote, UserError
 from tests.cli.terminal import spawned
-from tests.reports.run_folders import HOSTILE, make, write_evaluation, write_task
+from tests.reports.run_folders import HOSTILE, PNG, make, write_evaluation, write_task
 
 
 @pytest.fixture(scope="module")
@@ -242,9 +242,21 @@ def test_the_grid_of_a_picture_is_recorded_and_a_wrong_one_is_damage(tmp_path):
             assert collect([run])["runs"][0]["replay"] is None
 
 
-def test_a_text_has_no_grid(full):
+def test_images_of_texts_are_png_files_and_wrong_ones_are_damage(tmp_path):
+    image = {"said": "A spectrogram.", "png": PNG}
+    run = make(tmp_path / "images", images=[image, None])
+    (found,) = collect([run])["runs"]
+    assert (found["text"]["images"], found["replay"]["images"]) == ([image, None], [[image, None]])
+    for wrong in ("", "iVBORw0KGg", "\n" + PNG, PNG + '" onload="', "AAAA", None, 3):
+        change(run / "report" / "text.json", images=[None, image | {"png": wrong}])
+        with pytest.warns(OmissionNote, match=r"text.json is damaged: images.1 is"):
+            assert collect([run])["runs"][0]["text"] is None
+
+
+def test_a_text_has_no_grid_and_no_image(full):
     (found,) = collect([full])["runs"]
-    assert (found["text"]["picture"], found["replay"]["picture"]) == (None, None)
+    for name in ("text", "replay"):
+        assert (found[name]["picture"], found[name]["images"]) == (None, [])
 
 
 @pytest.mark.parametrize(

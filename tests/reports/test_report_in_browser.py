@@ -10,7 +10,7 @@ import pytest
 from atat_zoo.reports import study_data
 from atat_zoo.reports.html_report import page as write_page
 from atat_zoo.reports.report_data import collect
-from tests.reports.run_folders import CONFIRM, HOSTILE, make, with_grids
+from tests.reports.run_folders import CONFIRM, HOSTILE, PNG, make, with_grids
 
 pytestmark = pytest.mark.slow
 DRAWN = "html[data-drawn]"
@@ -33,6 +33,7 @@ def pages(tmp_path_factory):
         "short": [make(root / "runs" / "short", lines=1)],
         "long": [make(root / "runs" / "long", lines=10_000)],
         "picture": [make(root / "runs" / "picture", words=PIXELS, picture=GRID)],
+        "sound": [make(root / "runs" / "sound", images=[{"said": "A spectrogram.", "png": PNG}, None])],
         "code": [make(root / "runs" / "code", words=["def f(x):", "\n", "    ", "return", " x"])],
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
@@ -62,7 +63,7 @@ def opened(browser, path, **options):
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
 
 
-@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "picture", "bare", "study", "grids"])
+@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "picture", "sound", "bare", "study", "grids"])
 def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, name):
     axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js").read_text()
     with opened(browser, pages / f"{name}.html", viewport={"width": 360, "height": 780}, color_scheme="dark") as page:
@@ -134,8 +135,23 @@ def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
         assert said in readout.text_content()
         page.locator("#text .tokens").nth(1).locator("span").nth(7).hover()
         assert "not masked in these mask samples" in readout.text_content()
-        page.locator("#text select").select_option("1")
+        page.locator("#text select").select_option(label="2")
+        assert page.evaluate("state.text.text") == 1
         assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
+
+
+def test_the_image_of_a_text_is_shown_with_its_tokens(browser, pages):
+    drawn = """(images) => images.map((one) => {
+      const last = [...one.closest(".sampler, section").querySelectorAll(".tokens")].at(-1).getBoundingClientRect();
+      const box = one.getBoundingClientRect();
+      return [one.alt, one.naturalWidth, box.top >= last.bottom || box.bottom <= last.top];
+    })"""
+    with opened(browser, pages / "sound.html") as page:
+        for section in ("text", "replay"):
+            images = page.locator(f"#{section} img")
+            assert images.evaluate_all(drawn) == [["A spectrogram.", 2, True]]
+            page.locator(f"#{section} select").first.select_option(label="2")
+            assert images.count() == 0
 
 
 def test_a_picture_is_a_grid_of_its_colours(browser, pages):

@@ -1,5 +1,6 @@
 """What a report needs beyond what a training records: of every objective, without a training."""
 
+import base64
 import json
 import math
 import shutil
@@ -225,6 +226,36 @@ def test_a_picture_has_a_grid_with_its_colours_and_is_recorded_whole(plain, tmp_
     assert model.context.length == 16
     grid = {"first": 1, "columns": 3, "colours": COLOURS}
     assert recorded() == (grid, grid, {16}, 16)
+
+
+def test_the_images_of_texts_are_recorded(plain, tmp_path, monkeypatch):
+    run = shutil.copytree(plain, tmp_path / "images")
+    drawn = []
+
+    def image(self, ids):
+        drawn.append(shown(self, ids))
+        return None if len(drawn) == 2 else ("An image.", b"\x89PNG\r\n\x1a\n" + bytes([len(drawn)]))
+
+    monkeypatch.setattr(type(Model.from_run(run).tokenizer), "image", image)
+    shutil.rmtree(run / "report")
+    compute(run)
+    text, replay = (table_of(run, name) for name in ("text", "replay"))
+    images = [*text["images"], *(image for images in replay["images"] for image in images)]
+    numbers = [each and base64.b64decode(each["png"])[-1] for each in images]
+    assert numbers == [1, None, *range(3, len(drawn) + 1)]
+    assert {each["said"] for each in images if each} == {"An image."}
+    of_text = [each["tokens"] for each in text["texts"]]
+    assert drawn[: len(of_text)] == of_text
+    assert [*map(len, replay["images"])] == [3] * len(replay["samplers"])
+    for number, sampler in enumerate(replay["samplers"]):
+        assert [finished(each) for each in sampler["texts"]] == drawn[len(of_text) + 3 * number :][:3]
+
+
+def finished(text):
+    tokens = text["start"]
+    for position, token in (each for frame in text["frames"] for each in frame["filled"]):
+        tokens[position] = token
+    return tokens
 
 
 @pytest.mark.parametrize("damage", [b"{", b'{"format": 1, "step": 3, "samplers": 5}'])

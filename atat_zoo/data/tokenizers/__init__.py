@@ -52,6 +52,13 @@ class TokenizerModel(Protocol):
         """
         return None
 
+    def image(self, ids: Sequence[int]) -> tuple[str, bytes] | None:
+        """Return a description and a PNG file that show ids as a whole, such as a spectrogram; None, the default.
+
+        Reports show it above the tokens. A mask (id V) may occur.
+        """
+        return None
+
     def byte_counts(self) -> NDArray[np.int64]:
         """Return the number of UTF-8 bytes in each token, int64 [V], which is 0 for BOS and EOS."""
 

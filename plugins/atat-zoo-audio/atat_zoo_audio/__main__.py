@@ -85,11 +85,11 @@ def inpaint(
 def write(folder: Path, sounds: Mapping[str, NDArray[np.int16]], rate: int, gap: tuple[int, int] | None = None) -> None:
     """Write each sound to NAME.wav and their spectrograms to spectrograms.png, and print what was written."""
     from atat_zoo_audio.recordings import SCALE, write_wav
-    from atat_zoo_audio.spectrogram import write_spectrograms
+    from atat_zoo_audio.spectrogram import drawn, write
 
     for name, sound in sounds.items():
         write_wav(folder / f"{name}.wav", sound, rate)
-    write_spectrograms(folder / "spectrograms.png", [sound / SCALE for sound in sounds.values()], gap)
+    write(folder / "spectrograms.png", drawn([sound / SCALE for sound in sounds.values()], gap))
     click.echo(f"wrote {folder}: {', '.join(f'{name}.wav' for name in sounds)} and spectrograms.png")
 
 

@@ -7,6 +7,7 @@ G.711, without its approximation by line segments). In a text, each sample is a 
 from __future__ import annotations
 
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -100,3 +101,12 @@ class MuLawModel(SmallModel):
     def picture(self, ids: Sequence[int]) -> list[list[str | None]] | None:
         colours = [self._colours[i] for i in ids]
         return [colours[row : row + COLUMNS] for row in range(0, len(ids), COLUMNS)] or None
+
+    @override
+    def image(self, ids: Sequence[int]) -> tuple[str, bytes]:
+        """Return a spectrogram of the samples, in which masks are silent."""
+        from atat_zoo_audio.spectrogram import drawn
+
+        file = BytesIO()
+        drawn([np.append(self.samples, 0)[list(ids)]]).quantize(64).save(file, "png", optimize=True)
+        return "Spectrogram, with low frequencies at the bottom.", file.getvalue()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
 WINDOW, TRANSFORM = 64, 256  # samples in a frame, and with zeros after them
 QUIETEST = -60.0  # dB, drawn black
@@ -32,12 +33,12 @@ def spectrogram(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     return 20 * np.log10(np.maximum(amplitude, 10 ** (QUIETEST / 20)))
 
 
-def write_spectrograms(path: Path, sounds: Sequence[NDArray[np.float64]], gap: tuple[int, int] | None = None) -> None:
-    """Write the spectrograms of sounds of one length to a picture file, four in a row, with low frequencies below.
+def drawn(sounds: Sequence[NDArray[np.float64]], gap: tuple[int, int] | None = None) -> Image:
+    """Return a picture of the spectrograms of sounds of one length, four in a row, with low frequencies below.
 
     An orange line below a spectrogram shows the samples from `gap[0]` to `gap[1]` − 1.
     """
-    from PIL import Image
+    from PIL.Image import fromarray
 
     tiles = []
     for samples in sounds:
@@ -51,7 +52,12 @@ def write_spectrograms(path: Path, sounds: Sequence[NDArray[np.float64]], gap: t
         tiles.append(np.pad(np.concatenate([pixels, line]), ((4, 4), (4, 4), (0, 0)), constant_values=255))
     tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % min(ACROSS, len(tiles)))
     rows = [np.concatenate(tiles[row : row + ACROSS], 1) for row in range(0, len(tiles), ACROSS)]
+    return fromarray(np.concatenate(rows).astype(np.uint8))
+
+
+def write(path: Path, picture: Image) -> None:
+    """Write a picture to a file, or raise a `UserError`."""
     try:
-        Image.fromarray(np.concatenate(rows).astype(np.uint8)).save(path)
+        picture.save(path)
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error}); pass another folder to --out") from None

@@ -1,6 +1,8 @@
 """Generated and inpainted sounds, bits per sample, spectrograms and the report."""
 
+import base64
 import json
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from atat_zoo_audio.__main__ import main, table
 from atat_zoo_audio.mu_law import levels_of, text_of
 from atat_zoo_audio.recordings import SCALE, read_wav, write_wav
 from atat_zoo_audio.sound_models import bits_per_sample, inpainted, load_run, sound_at, sounds_of
-from atat_zoo_audio.spectrogram import GAP_COLOUR, spectrogram, write_spectrograms
+from atat_zoo_audio.spectrogram import GAP_COLOUR, drawn, spectrogram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -24,6 +26,13 @@ from atat_zoo.testing import untrained_models
 from atat_zoo.testing.invoked_commands import invoke
 
 MODEL = untrained()
+
+
+def spectrogram_of(ids):
+    said, png = MODEL.tokenizer.image(ids)
+    assert said.startswith("Spectrogram")
+    with Image.open(BytesIO(png)) as image:
+        return image.convert("RGB")
 
 
 def test_the_experiments_have_the_same_size_and_the_same_training():
@@ -189,11 +198,9 @@ def test_the_spectrogram_of_a_sine_wave():
     assert heard[[0, -1]].tolist() == [100 - 29, 100 + 29]  # the window is nearly 0 at its ends
 
 
-def test_the_picture_has_low_frequencies_below_and_a_line_below_the_gap(tmp_path):
+def test_the_picture_has_low_frequencies_below_and_a_line_below_the_gap():
     low = np.sin(2 * np.pi * 125 * np.arange(256) / 2000)
-    write_spectrograms(tmp_path / "a.png", [low] * 5 + [np.zeros(256)], (64, 128))
-    with Image.open(tmp_path / "a.png") as image:
-        found = np.asarray(image)
+    found = np.asarray(drawn([low] * 5 + [np.zeros(256)], (64, 128)))
     assert found.shape == (2 * (129 + 4 + 8), 4 * (257 + 8), 3)
     bright = found[4:133, 4:261].sum((1, 2))
     assert abs(int(bright.argmax()) - (128 - 16)) <= 1
@@ -203,17 +210,26 @@ def test_the_picture_has_low_frequencies_below_and_a_line_below_the_gap(tmp_path
     assert (found[145:274, 4 + 265 : 261 + 265] == (0, 0, 4)).all()  # the sixth, without sound
     assert (found[141:, 2 * 265 :] == 255).all()
     assert (found[:4] == 255).all()
-    write_spectrograms(tmp_path / "a.png", [np.zeros(1000)], (500, 501))  # a frame for four samples
-    with Image.open(tmp_path / "a.png") as image:
-        line = (np.asarray(image) == GAP_COLOUR).all(2)
+    line = (np.asarray(drawn([np.zeros(1000)], (500, 501))) == GAP_COLOUR).all(2)  # a frame for four samples
     assert np.flatnonzero(line.any(0)).tolist() == [4 + 126]
 
 
-def test_the_report_shows_samples_as_pictures(run):
+def test_the_report_shows_samples_as_pictures_and_spectrograms(run):
     assert {"text", "replay"} <= set(compute(run))
-    for file in ("text", "replay"):
-        picture = json.loads((run / "report" / f"{file}.json").read_text(encoding="utf-8"))["picture"]
+    files = [json.loads((run / "report" / f"{file}.json").read_text(encoding="utf-8")) for file in ("text", "replay")]
+    for picture in (file["picture"] for file in files):
         assert (picture["first"], picture["columns"], len(picture["colours"])) == (0, 32, 64)
+    ids = [[MODEL.tokenizer.encode(token)[0] for token in text["tokens"]] for text in files[0]["texts"]]
+    images = [Image.open(BytesIO(base64.b64decode(each["png"]))).convert("RGB") for each in files[0]["images"]]
+    assert images == [*map(spectrogram_of, ids)]
+    assert [*map(len, files[1]["images"])] == [3] * len(files[1]["samplers"])
+
+
+def test_a_spectrogram_of_tokens_is_that_of_their_samples_with_silent_masks():
+    samples = MODEL.tokenizer.samples[[*range(0, 64, 3), *range(64)]]
+    samples[:3] = 0
+    found = spectrogram_of([64] * 3 + [*range(9, 64, 3), *range(64)])
+    assert np.abs(np.asarray(found, float) - drawn([samples])).max() < 30  # 64 of its colours
 
 
 def test_mistakes(run, tmp_path):
