@@ -113,6 +113,10 @@ class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
         self.seen, self.text = window, torch.full((batch, 0), self.mask_id)
 
     @override
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
+        return self  # the generation is one of a block, but the guidance reads the whole text
+
+    @override
     def select(self, rows: Tensor) -> Self:
         part = copy.copy(self)
         part.denoiser = part.decoder = self.decoder.select(rows)

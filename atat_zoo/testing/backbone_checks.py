@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.modeling.backbones.cache import Cache
+from atat_zoo.diffusion.cache import Cache
 from atat_zoo.testing.batches import VOCABULARY as V
 from atat_zoo.testing.batches import context, holds
 

@@ -13,7 +13,7 @@ from atat_zoo.registry import Context, network_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from atat_zoo.modeling.backbones.cache import Cache
+    from atat_zoo.diffusion.cache import Cache
     from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.diffusion.attention import attend
+from atat_zoo.diffusion.cache import Cache
 from atat_zoo.diffusion.dropout import Dropout
-from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError

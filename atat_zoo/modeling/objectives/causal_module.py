@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.data.sample_order import golden_stride
 from atat_zoo.diffusion.attention import Rule, attention_mask
+from atat_zoo.diffusion.cache import Cache, GenerationState, StepCache
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.likelihood_bounds import WeightedMask, block_masks
-from atat_zoo.diffusion.positions import Where, document_starts
+from atat_zoo.diffusion.positions import Where, document_starts, pairs, to_host
 from atat_zoo.diffusion.randomness import sequence_keys, stratified, uniform
-from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.noise import LinearNoise
@@ -296,6 +297,12 @@ class AutoregressivePredictor(BlockPredictor):
     """The denoiser p_θ of an autoregressive model, with blocks of one token."""
 
     @override
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
+        if not self.module.backbone.takes_cache:
+            return self
+        return NextTokenPredictor(self, GenerationState(len(tokens), tokens.shape[1], tokens.device))
+
+    @override
     def begin(self, batch: int, window: int) -> CachedTokens:
         # Reads the start.
         decoder = CachedTokens(self.module, 1, window, batch)
@@ -318,6 +325,48 @@ class CachedTokens(CachedBlocks):
         decoder = CachedTokens(self.module, 1, self.seen, len(rows))
         decoder.last, decoder.before = self.last[move_to(rows, self.last.device)], self.before[rows]
         return decoder
+
+
+class NextTokenPredictor(AutoregressivePredictor):
+    """The denoiser of sequences during generation, which predicts the first mask of each row and caches what it reads.
+
+    The logits equal those of a forward pass of the `whole` denoiser, which predicts any other positions.
+    """
+
+    def __init__(self, whole: AutoregressivePredictor, texts: GenerationState, rows: Tensor | None = None) -> None:
+        super().__init__(whole.module, 1)
+        self.whole, self.texts, self.rows = whole, texts, rows
+
+    @override
+    def select(self, rows: Tensor) -> Denoiser:
+        if self.rows is None and len(rows) == len(self.texts.known):
+            return self
+        return NextTokenPredictor(self.whole, self.texts, rows if self.rows is None else self.rows[rows])
+
+    @override
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        row, position = pairs(where)
+        rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
+        first = (tokens != self.mask_id).long().cumprod(1).sum(1)
+        others = torch.zeros_like(first).index_add(0, row, (position != first[row]).long())
+        host_rows, stop, others = to_host(torch.stack([rows, first, others]))
+        if others.any():
+            return self.whole(tokens, t, where)
+        # The inputs are the start and the tokens before the first mask, from the last of which it is predicted. Shorter
+        # rows also read later tokens, whose keys and values the next step overwrites.
+        start = self.texts.count[host_rows]
+        count, begin = int((stop + 1 - start).max()), move_to(start, tokens.device)
+        positions = (begin[:, None] + torch.arange(count, device=tokens.device)).clamp(max=tokens.shape[1])
+        read = F.pad(tokens.clamp(max=self.mask_id), (1, 0), value=self.mask_id).gather(1, positions)
+        cache = StepCache(self.texts, self.rows, host_rows, count)
+        sees = torch.ones(len(tokens), count, count, dtype=torch.bool, device=tokens.device).tril()
+        hidden = self.module.read(read, positions=positions, attention=cache.attention(sees), cache=cache)
+        self.texts.count[host_rows] = stop + 1
+        head_inputs = HeadInputs(hidden).at((row, (first - begin)[row]))
+        if self.module.prior is not None:
+            near = self.module.neighbours(tokens, self.module.prior.reach)[row, position]
+            head_inputs = HeadInputs(head_inputs.hidden, near)
+        return self.log_probs(head_inputs, tokens.device)
 
 
 def refuse_method(method: Bound, objective: str, why: str) -> None:

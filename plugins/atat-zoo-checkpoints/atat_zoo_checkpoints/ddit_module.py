@@ -19,7 +19,7 @@ from atat_zoo_checkpoints.vocabulary import PublishedNetwork, positions_of, rate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atat_zoo.modeling.backbones.cache import Cache
+    from atat_zoo.diffusion.cache import Cache
     from atat_zoo.registry import Context
 
 FREQUENCIES = 256  # number of sinusoidal features of σ

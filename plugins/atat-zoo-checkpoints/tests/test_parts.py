@@ -7,7 +7,7 @@ import torch
 from atat_zoo_checkpoints import ddit_forms
 from models import CONFIGS
 
-from atat_zoo.modeling.backbones.cache import Cache
+from atat_zoo.diffusion.cache import Cache
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.testing import cases, check_backbone
 

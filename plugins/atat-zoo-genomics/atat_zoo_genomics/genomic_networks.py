@@ -22,7 +22,7 @@ from atat_zoo_genomics.alphabet import COMPLEMENT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atat_zoo.modeling.backbones.cache import Cache
+    from atat_zoo.diffusion.cache import Cache
     from atat_zoo.modeling.estimators import Reads
 
 

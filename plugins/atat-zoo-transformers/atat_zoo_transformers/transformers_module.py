@@ -30,7 +30,7 @@ from atat_zoo_transformers.model_description import is_foreign, longest_of, read
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from atat_zoo.modeling.backbones.cache import Cache
+    from atat_zoo.diffusion.cache import Cache
     from atat_zoo.registry import Context
 
 # Logit of a token that is never predicted: its probability is 0 in every precision, and products with it are finite.

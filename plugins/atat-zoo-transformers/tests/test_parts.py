@@ -6,8 +6,8 @@ import torch
 import transformers
 from models import ARCHITECTURES, CAUSAL, small
 
+from atat_zoo.diffusion.cache import Cache
 from atat_zoo.experiment.experiment_file import from_table
-from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import cases, check_backbone

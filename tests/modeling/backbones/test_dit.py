@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import UserError
+from atat_zoo.diffusion.cache import Cache
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.experiment import from_table
-from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.dit import PRESETS, DiTBackbone
 from atat_zoo.modeling.backbones.dit_module import Rotary, local_offset, rotate
 from atat_zoo.modeling.objectives.causal_module import one_stream

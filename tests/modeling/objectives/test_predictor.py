@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from small_objectives import BACKBONE, CONTEXT, L, V, build
+from small_objectives import BACKBONE, CONTEXT, L, V, build, sets_of
 
 from atat_zoo import UserError
 from atat_zoo.testing.sampler_checks import noisy
@@ -124,3 +125,45 @@ def test_logits_with_the_cache_are_those_without(use, takes_cache, data):
             torch.testing.assert_close(found, anew, rtol=1e-11, atol=1e-11)
         at_once = banded(built, z, window, size)[some][:, last:][where]
         torch.testing.assert_close(found, at_once, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@at_most(15)
+@given(st.data(), st.integers(0, 99), st.integers(0, 2))
+def test_next_tokens_with_cached_keys_are_those_of_one_pass(counts, data, seed, padding):
+    """Rows begin with prompts of any lengths, take part in any steps, and may end with given tokens and padding."""
+    built, length = sets_of(8, counts=counts, use="autoregressive"), 8
+    x = torch.randint(0, V, (3, length), generator=torch.Generator().manual_seed(seed))
+    z = x.clone()
+    for row in z:
+        begin = data.draw(st.integers(0, length - 1))
+        row[begin : data.draw(st.integers(begin + 1, length))] = V
+    z = F.pad(z, (0, padding), value=V + 1)
+    with torch.no_grad():
+        whole = built.denoiser().with_padding()
+        growing = whole.begin_generation(z)
+        while (z == V).any():
+            rows = data.draw(st.sets(st.sampled_from((z == V).any(1).nonzero()[:, 0].tolist()), min_size=1))
+            rows = torch.tensor(sorted(rows))
+            where = torch.arange(len(rows)), (z[rows] == V).int().argmax(1)
+            found = growing.select(rows).select(torch.arange(len(rows)))(z[rows], None, where)
+            torch.testing.assert_close(found, whole(z[rows], None, where), rtol=1e-9, atol=1e-9)
+            z[rows, where[1]] = x[rows, where[1]]
+
+
+def test_each_token_is_read_once_unless_another_position_is_asked_for(monkeypatch):
+    built, z, read = module("autoregressive"), torch.tensor([[1, 2, V, V, 5], [3, V, V, V, V]]), []
+    forward = built.read
+    monkeypatch.setattr(built, "read", lambda tokens, **more: read.append(tokens.tolist()) or forward(tokens, **more))
+    with torch.no_grad():
+        growing, rows = built.denoiser().begin_generation(z), torch.arange(2)
+        growing(z, None, (rows, torch.tensor([2, 1])))
+        z[:, 2], z[1, 1] = 4, 6
+        growing(z, None, (rows, torch.tensor([3, 3])))
+        assert [[len(row) for row in call] for call in read] == [[3, 3], [2, 2]]
+        assert (read[0][0], read[0][1][:2], read[1][1]) == ([V, 1, 2], [V, 3], [6, 4])
+        other = growing(z, None, (torch.tensor([0, 1]), torch.tensor([3, 2])))
+        assert len(read[2][0]) == z.shape[1]
+        torch.testing.assert_close(other, built.denoiser()(z, None, (torch.tensor([0, 1]), torch.tensor([3, 2]))))
+        built.backbone.takes_cache = False
+        assert type(built.denoiser().begin_generation(z)) is type(built.denoiser())
