@@ -34,6 +34,7 @@ STUDIES = (
     "long_sequences",
     "pictures",
     "recording",
+    "repeats",
     "revisions",
     "samplers",
     "roofline",

@@ -19,7 +19,7 @@ from atat_zoo.experiment import from_table, load, names
 from atat_zoo.generation.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.training import train
-from benchmarks import paces, speculative
+from benchmarks import paces, repeats, speculative
 from tests import fixtures, talk
 
 ROOT = Path(__file__).parents[1] / "experiments"
@@ -252,6 +252,18 @@ def test_the_paces_of_a_model_are_compared_with_the_same_number_of_tokens_in_eac
     assert paces.row([nats], count, "fixed") == [f"{math.exp(float(nats['fixed'].sum() / count.sum())):.1f}", ""]
     more = nats | {"cosine": nats["fixed"] + count * math.log(1.25)}
     assert paces.row([more, more], count, "cosine")[1] == "+25.0 % [+25.0, +25.0]"
+
+
+@pytest.mark.slow
+def test_the_models_of_the_repeated_text_read_it_so_often_and_train(shards, tmp_path):
+    for arm, (name, *_) in repeats.ARMS.items():
+        few = load(name, repeats.settings(arm, 16, 3))
+        assert few.data.sequences * 16 == repeats.STEPS * few.train.batch_size
+        assert few.train.steps == repeats.STEPS // (3 if arm == "autoregressive-short" else 1)
+    name, own = repeats.ARMS["autoregressive-regular"][0], repeats.settings("autoregressive-regular", 16, 3)
+    assert train(load(name, [*own, *SMALL, f'data.root="{shards}"']), tmp_path / "run").finished
+    nats, count = repeats.measure(Model.from_run(tmp_path / "run"))
+    assert 100 < math.exp(nats.sum() / count.sum()) < 512  # hardly more than the frequencies of tokens
 
 
 @pytest.mark.slow
