@@ -5,8 +5,8 @@ to K have no left context, so that its NLL per token should exceed that of one s
 cold start. The law is fitted by least squares to arms of the study `sets_512`, and predicts the excess that was
 measured for other numbers of streams or at other lengths; its intervals are bootstrap percentiles over sequences.
 `--runs` also measures, on the trained runs, the NLL by position of a stream, relative to the autoregressive model at
-the same positions of the text, the NLL of one model for all numbers of streams relative to models of one number, and
-that of masked diffusion by the number of steps.
+the same positions of the text, the NLL of one model for all numbers of streams relative to models of one number, that
+of masked diffusion by the number of steps, and the forward passes of speculative decoding.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ LAWS = {
     "gaps": (("one", "eight"), (("sets", "sets", 4, 64), ("sets_256", "sets_32", 8, 256))),
 }
 ONE_MODEL = "any_whole"
+AT_POSITIONS = ("two_whole", "four_whole", "eight_whole")  # drawn over positions
+AHEAD = {"one_ahead": 1, "two_ahead": 2}  # models for speculative decoding, with their numbers of streams
+DRAFT_LENGTH = 2
 BASE, MASKED = "autoregressive", "mdlm"
 EDGE = 16  # tokens at the beginning and at the end of a stream
+BIN = 8  # tokens in a point of the curve over positions
 
 
 def excess(arms: tuple[str, ...]) -> dict[str, tuple[float, torch.Tensor]]:
@@ -132,12 +136,13 @@ def positions(folder: Path, seed: int = 18) -> dict[str, Any]:
     """Return by arm the nats above the autoregressive model's: of the first stream, and of the others by position.
 
     For the others, `first_tokens` and `last_tokens` are sums over the edges of a stream, and `between` is the mean of
-    the tokens between them, all averaged over streams 2 to K.
+    the tokens between them, all averaged over streams 2 to K. `curve` has the means over every 8 positions of the text.
     """
     others, found = by_position(folder / f"{BASE}-seed{seed}"), {}
     for arm, streams in STREAMS.items():
         more = (by_position(folder / f"{arm}-seed{seed}") - others).mean(0).view(streams, -1)
-        found[arm] = {"first_stream": float(more[0].mean())}
+        curve = [round(nats, 4) for nats in more.flatten().view(-1, BIN).mean(1).tolist()]
+        found[arm] = {"first_stream": float(more[0].mean()), "curve": curve}
         if streams > 1:
             later = more[1:].mean(0)
             found[arm] |= {"first_tokens": float(later[:EDGE].sum()), "between": float(later[EDGE:-EDGE].mean())}
@@ -154,6 +159,26 @@ def one_model(folder: Path, seed: int = 18) -> list[dict[str, Any]]:
         difference = paired(ours.sum(1), theirs.sum(1), torch.full((len(ours),), ours.shape[1])).to_table()
         perplexities = [math.exp(float(nats.mean())) for nats in (ours, theirs)]
         found.append({"streams": streams, "perplexities": perplexities} | difference)
+    return found
+
+
+def speculative(folder: Path, seed: int = 18, texts: int = 16) -> list[dict[str, Any]]:
+    """Return by the number of streams the mean number of forward passes per text of speculative decoding, and the NLL.
+
+    The NLL is that of the order with one step at a time, which has the same distribution, relative to the
+    autoregressive model.
+    """
+    from atat_zoo.generation.model import Model
+
+    theirs, found = by_position(folder / f"{BASE}-seed{seed}").sum(1), []
+    for arm, streams in AHEAD.items():
+        run, steps = folder / f"{arm}-seed{seed}", LENGTH // streams
+        ours = by_position(run, steps).sum(1)
+        sampler = {"use": "speculative", "draft_length": DRAFT_LENGTH}
+        sampler |= {"position_sets": {"use": "strided", "stride": steps}}
+        made = Model.from_run(run).sample(texts, sampler=sampler, seed=1).sample
+        difference = paired(ours, theirs, torch.full((len(ours),), LENGTH)).to_table()
+        found.append({"streams": streams, "passes": fmean(made.nfe.tolist())} | difference)
     return found
 
 
@@ -212,6 +237,19 @@ def one_model_table(found: dict[str, Any]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def speculative_table(found: dict[str, Any]) -> str:
+    """Return the page's table of speculative decoding."""
+    head = ["K", "decoding steps", "forward passes", "perplexity relative to the autoregressive model"]
+    rows = [head, ["---"] * len(head)]
+    for each in found["speculative"]:
+        steps = LENGTH // each["streams"]
+        rows.append([str(each["streams"]), str(steps), f"{each['passes']:.0f}", change(each, 1)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+TABLES = (table_of, law_of, one_model_table, speculative_table)
+
+
 def main() -> None:
     """Print the laws; with `--runs`, also measure by position and one model, and with `--write`, keep the results."""
     parser = argparse.ArgumentParser(prog="streams")
@@ -222,7 +260,8 @@ def main() -> None:
     found["laws"] = {name: fit(*law) for name, law in LAWS.items()}
     if given.runs:
         found |= {"positions": positions(given.runs), "one_model": one_model(given.runs), "masked": masked(given.runs)}
-    print(table_of(found), law_of(found), one_model_table(found), sep="\n")
+        found["speculative"] = speculative(given.runs)
+    print(*(each(found) for each in TABLES), sep="\n")
     if given.write:
         RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

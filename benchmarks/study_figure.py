@@ -13,7 +13,8 @@ from atat_zoo.studies.differences import shown
 from benchmarks import streams
 
 DOCS = Path(__file__).parents[1] / "docs"
-FIGURE, SENSITIVITY, SPEED = (DOCS / "studies" / f"{name}.svg" for name in ("arms", "sensitivity", "speed"))
+NAMES = ("arms", "sensitivity", "speed", "positions")
+FIGURE, SENSITIVITY, SPEED, POSITIONS = (DOCS / "studies" / f"{name}.svg" for name in NAMES)
 # Rows in tables of the study of masks and its screen: label, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
 # Kind of result and its colour: pale for one seed with its bootstrap over sequences, dark for several seeds with their
@@ -82,12 +83,25 @@ def by_steps() -> list[dict[str, Any]]:
     for steps, nats in found["masked"].items():
         percent = 100 * ((1 + excess[streams.MASKED] / 100) * math.exp(nats) - 1)
         rows.append({"of": "masked diffusion (MDLM), random order", "steps": int(steps), "percent": percent})
+    for each in found["speculative"]:
+        row = {"of": "speculative decoding, one and two streams", "steps": each["passes"]}
+        rows.append(row | {"percent": each["percent"]})
     return [*rows, {"of": "block diffusion, blocks of 8", "steps": streams.LENGTH, "percent": excess["block"]}]
 
 
-def of_speed() -> str:
-    """Return the SHA-256 of the results that the curve shows."""
-    return hashlib.sha256(json.dumps(by_steps()).encode()).hexdigest()
+def by_position() -> list[dict[str, Any]]:
+    """Return the nats per token above the autoregressive model's, by number of streams and position in the text."""
+    found = json.loads(streams.RESULT.read_text(encoding="utf-8"))["positions"]
+    return [
+        {"of": f"{streams.STREAMS[arm]} streams", "position": streams.BIN * number + streams.BIN / 2, "nats": nats}
+        for arm in streams.AT_POSITIONS
+        for number, nats in enumerate(found[arm]["curve"])
+    ]
+
+
+def digest_of(rows: list[dict[str, Any]]) -> str:
+    """Return the SHA-256 of the results that a curve shows."""
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def main() -> None:
@@ -117,12 +131,24 @@ def main() -> None:
     panels()
     ticks = alt.Axis(values=[64, 128, 256, 512])
     scale = alt.Scale(type="log", base=2, domain=[56, 584])
-    x = alt.X("steps:Q", title="decoding steps for 512 tokens", axis=ticks, scale=scale)
+    x = alt.X(
+        "steps:Q",
+        title="decoding steps for 512 tokens; speculative: forward passes",
+        axis=ticks,
+        scale=scale,
+    )
     color = alt.Color("of:N", sort=None, legend=alt.Legend(columns=1, labelLimit=300))
     y = alt.Y("percent:Q", title="perplexity relative to the autoregressive model, %")
     curves = chart(by_steps(), 200).encode(x=x, y=y, color=color)
-    SPEED.write_bytes(files(curves.mark_line() + curves.mark_point(), of_speed(), width=420)["svg"])
+    SPEED.write_bytes(files(curves.mark_line() + curves.mark_point(), digest_of(by_steps()), width=420)["svg"])
     print(SPEED)
+    x = alt.X("position:Q", title="position in the text", axis=alt.Axis(values=[*range(0, 513, 64)]))
+    y = alt.Y("nats:Q", title="nats per token")
+    named = {row["of"]: [each for each in by_position() if each["of"] == row["of"]] for row in by_position()}
+    panels_of = [chart(rows, 60).properties(width=380, title=of).encode(x=x, y=y) for of, rows in named.items()]
+    curves = alt.vconcat(*(each.mark_line() for each in panels_of))
+    POSITIONS.write_bytes(files(curves, digest_of(by_position()))["svg"])
+    print(POSITIONS)
 
 
 def panels() -> None:

@@ -19,10 +19,7 @@ from tests.studies import figures
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
 SAMPLES = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))
-STREAMS = [
-    each(json.loads(streams.RESULT.read_text(encoding="utf-8")))
-    for each in (streams.table_of, streams.law_of, streams.one_model_table)
-]
+STREAMS = [each(json.loads(streams.RESULT.read_text(encoding="utf-8"))) for each in streams.TABLES]
 STUDIES = sorted((ROOT / "docs/results").glob("study*.md"))
 PAGES = [ROOT / "README.md", *STUDIES]
 # Under this line is a table: label, arm, value ± error, against the n-gram model, against the baseline.
@@ -192,7 +189,9 @@ def test_a_figure_belongs_to_the_source_at_its_place():
 def test_the_figure_is_drawn_from_the_results():
     assert study_figure.digest() in study_figure.FIGURE.read_text(encoding="utf-8")
     assert study_figure.of_sensitivity() in study_figure.SENSITIVITY.read_text(encoding="utf-8")
-    assert study_figure.of_speed() in study_figure.SPEED.read_text(encoding="utf-8")
+    drawn = {study_figure.by_steps: study_figure.SPEED, study_figure.by_position: study_figure.POSITIONS}
+    for rows, figure in drawn.items():
+        assert study_figure.digest_of(rows()) in figure.read_text(encoding="utf-8")
 
 
 def written(use, entropy, perplexity, **settings):
