@@ -355,7 +355,7 @@ class NextTokenPredictor(AutoregressivePredictor):
         # The inputs are the start and the tokens before the first mask, from the last of which it is predicted. Shorter
         # rows also read later tokens, whose keys and values the next step overwrites.
         start = self.texts.count[host_rows]
-        count, begin = int((stop + 1 - start).max()), move_to(start, tokens.device)
+        count, begin = int((stop + 1 - start).max()), start.to(tokens.device, non_blocking=True)
         positions = (begin[:, None] + torch.arange(count, device=tokens.device)).clamp(max=tokens.shape[1])
         read = F.pad(tokens.clamp(max=self.mask_id), (1, 0), value=self.mask_id).gather(1, positions)
         cache = StepCache(self.texts, self.rows, host_rows, count)
