@@ -173,8 +173,8 @@ class Denoiser(Protocol):
     def begin_generation(self, tokens: Tensor) -> Denoiser:
         """Return the denoiser for a generation that starts from z, int64 [B, L]; by default, the denoiser itself.
 
-        A denoiser whose predictions depend on the order of unmasking returns a new one, which records the order and may
-        cache keys and values.
+        A denoiser that caches keys and values, or whose predictions depend on the order of unmasking, returns a new
+        one, which keeps the state of this generation.
         """
         return self
 
