@@ -415,6 +415,7 @@ function replay() {
   clearInterval(place.playing);
   place.playing = null;
   const recorded = () => runs()[place.run].replay;
+  const looks = grid(recorded().picture, runs()[place.run].text);
   const texts = Math.max(...recorded().samplers.map((sampler) => sampler.texts.length));
   place.text = Math.min(place.text, Math.max(0, texts - 1));
   const last = () => Math.max(1, ...recorded().samplers.map((sampler) => sampler.evaluations[place.text] ?? 0));
@@ -450,7 +451,7 @@ function replay() {
     const masked = now.tokens.filter((token) => token === null).length;
     return el("div", { class: "sampler" }, el("h3", { dir: "auto" }, sampler.name),
       el("p", { class: "note", dir: "auto" }, `decoding step ${Math.min(place.at, of)} of ${of}, ${count(masked, "masked token")}${settings.length ? ` · ${settings.join(", ")}` : ""}`),
-      el("p", { ...grid(picture, runs()[place.run].text), dir: "auto" }, ...tokens),
+      el("p", { ...looks, dir: "auto" }, ...tokens),
       image(recorded().images[number]?.[place.text], "After the last step. "));
   };
   const stage = el("div", { class: "stage", tabindex: 0, role: "group", "aria-label": "Generation: space plays and pauses, arrow keys step", on: { keydown: (event) => {

@@ -55,7 +55,7 @@ class TokenizerModel(Protocol):
     def image(self, ids: Sequence[int]) -> tuple[str, bytes] | None:
         """Return a description and a PNG file that show ids as a whole, such as a spectrogram; None, the default.
 
-        Reports show it above the tokens. A mask (id V) may occur.
+        Reports show it with the tokens. A mask (id V) may occur.
         """
         return None
 
